@@ -39,7 +39,6 @@ from dataservice.dispatcher.endpoint import DispatcherEndpoint
 from dataservice.dispatcher.plans import WindowPlan
 from dataservice.dispatcher.service import DispatcherService
 from dataservice.runtime.auth import resolve_token
-from dataservice.runtime.clock import SystemClock
 from dataservice.runtime.journal import SqliteJournal
 from dataservice.runtime.rpc import RpcServer
 from dataservice.sharding import Split, window_target_bytes, window_target_rows
@@ -76,7 +75,6 @@ def _serve(options: argparse.Namespace) -> None:
     """Runs the dispatcher process: a whole dispatcher but for the listing of files."""
     splits = plan(options.forms, options.splits)
     service = DispatcherService(
-        clock=SystemClock(),
         planner=lambda *_: splits,
         journal=SqliteJournal(Path(options.work_dir) / "journal.sqlite"),
     )

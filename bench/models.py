@@ -26,12 +26,16 @@ from pstrain.models.base import Model
 _PEER_FORMS = ("plain", "compiled")
 
 
-def make(kind: str, width: int) -> Model:
-    """Returns a model of ``kind``; each field has its own part of the table's rows."""
+def schema() -> FeatureSchema:
+    """Returns the schema of the batches; each field has its own part of the table's rows."""
     category = Category(work.ROWS_OF_FIELD - 1, hashed=False)
-    schema = FeatureSchema(dense=DENSE, categorical=dict.fromkeys(CATEGORICAL, category))
+    return FeatureSchema(dense=DENSE, categorical=dict.fromkeys(CATEGORICAL, category))
+
+
+def make(kind: str, width: int) -> Model:
+    """Returns a model of ``kind`` for the batches."""
     given = {} if kind == "LogisticRegression" else {"dim": width}
-    model: Model = getattr(ps.models, kind)(schema, **given)
+    model: Model = getattr(ps.models, kind)(schema(), **given)
     return model
 
 

@@ -17,7 +17,7 @@ import math
 import os
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pstrain as ps
@@ -99,39 +99,52 @@ def cluster_training(
         coordinator = ps.ClusterCoordinator(strategy)
         pids = [os.getpid(), *(task["pid"] for task in cluster.status())]
         with contextlib.closing(coordinator):
-            yield ClusterTraining(strategy, coordinator, batch, options, pids)
+            with strategy.scope():
+                model, rule = click_model.ClickModel(options.width), click_model.optimizer()
+            rows = options.rows
+            yield ClusterTraining(
+                coordinator,
+                lambda features: click_model.step(model, rule, features),
+                lambda: click_model.batches(batch, rows),
+                batch,
+                options,
+                pids,
+            )
 
 
 class ClusterTraining:
-    """A training by steps that are scheduled on a cluster's trainers; ``pids``: its processes."""
+    """A training by steps that are scheduled on a cluster's trainers.
+
+    ``step`` trains on one of the ``batches``, of ``batch`` rows each, and returns its loss.
+    ``pids``: the processes whose CPU time counts. ``trial``: steps to find out how fast it is, for
+    each trainer.
+    """
 
     def __init__(
         self,
-        strategy: ps.ParameterServerStrategy,
         coordinator: ps.ClusterCoordinator,
+        step: Callable[[Any], float],
+        batches: Callable[[], Iterator[Any]],
         batch: int,
         options: argparse.Namespace,
         pids: list[int],
+        trial: int = 16,
     ) -> None:
         self._coordinator, self._batch, self._pids = coordinator, batch, pids
         self._deadline_s, self._steps_each = options.deadline_s, options.steps_per_execution
-        self._rate = 0.0
-        rows = options.rows
-        with strategy.scope():
-            model, rule = click_model.ClickModel(options.width), click_model.optimizer()
-        data = coordinator.create_per_worker_dataset(lambda: click_model.batches(batch, rows))
-        self._iterator = iter(data)
+        self._rate, self._trial = 0.0, trial
+        self._iterator = iter(coordinator.create_per_worker_dataset(batches))
 
-        def train_steps(batches: Any, steps: int) -> float:
+        def train_steps(drawn: Any, steps: int) -> float:
             for _ in range(steps):
-                loss = click_model.step(model, rule, next(batches))
+                loss = step(next(drawn))
             return loss
 
         self._train_steps = train_steps
 
     def warm_up(self, seconds: float) -> None:
         """Trains for about `seconds`, and finds out how fast."""
-        trial = 16 * self._coordinator.num_trainers * self._steps_each
+        trial = self._trial * self._coordinator.num_trainers * self._steps_each
         self._train(trial // 2)
         self._train(max(int(trial / self._train(trial) * seconds), 1))
         self._rate = trial / self._train(trial)

@@ -18,9 +18,8 @@ if TYPE_CHECKING:
     from dataservice.client.registration import register_dataset
     from dataservice.client.snapshots import Snapshot, SnapshotProgress, save
     from dataservice.config import DispatcherConfig, WorkerConfig
-    from dataservice.dataset.dataset import Dataset
+    from dataservice.dataset.dataset import Dataset, choose_from_datasets, sample_from_datasets
     from dataservice.dataset.expressions import col, lit
-    from dataservice.dataset.mixing import choose_from_datasets, sample_from_datasets
     from dataservice.dataset.node import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
     from dataservice.dispatcher.server import DispatchServer
     from dataservice.errors import DataServiceError, DataServiceWarning

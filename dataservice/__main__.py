@@ -81,7 +81,6 @@ class _Version(argparse.Action):
 
 def _parser() -> argparse.ArgumentParser:
     from dataservice.commands import dispatcher, inspect, worker
-    from dataservice.commands.snapshots import add_snapshots
 
     parser = argparse.ArgumentParser(
         prog="dataservice",
@@ -102,7 +101,6 @@ def _parser() -> argparse.ArgumentParser:
     dispatcher.add_parser(commands)
     worker.add_parser(commands)
     inspect.add_parsers(commands)
-    add_snapshots(commands, inspect.add_address, inspect.call)
     return parser
 
 

@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 
 from dataservice.errors import InvalidArgumentError, InvalidTypeError
 from dataservice.runtime.addresses import LAST_PORT, split_address
-from dataservice.runtime.arguments import check_choice, path_of
+from dataservice.runtime.arguments import check_choice, check_true_or_false, path_of
 from dataservice.runtime.cores import available_cores
 from dataservice.runtime.exposure import check_exposure
 from dataservice.runtime.memory import available_memory_bytes
@@ -130,7 +130,7 @@ class DispatcherConfig:
         _check_optional_text("on_workers_enough", self.on_workers_enough)
         _check_optional_int("workers_enough_stay_ms", self.workers_enough_stay_ms, 0)
         _check_optional_int("workers_enough_timeout_ms", self.workers_enough_timeout_ms, 1)
-        _check_bool("fault_tolerant_mode", self.fault_tolerant_mode)
+        check_true_or_false(fault_tolerant_mode=self.fault_tolerant_mode)
         if self.fault_tolerant_mode and not self.work_dir:
             raise InvalidArgumentError(
                 f"fault_tolerant_mode=True needs a work_dir to keep the journal in, "
@@ -236,7 +236,7 @@ class WorkerConfig:
         _check_optional_int(
             "cross_trainer_cache_size_bytes", self.cross_trainer_cache_size_bytes, 1
         )
-        _check_bool("allow_functions", self.allow_functions)
+        check_true_or_false(allow_functions=self.allow_functions)
         choices = (*DATA_TRANSFER_PROTOCOLS, None)
         check_choice("data_transfer_protocol", self.data_transfer_protocol, choices)
 
@@ -275,7 +275,7 @@ def _check_listener(config: DispatcherConfig | WorkerConfig) -> None:
         raise InvalidArgumentError(
             f"host must be a non-empty string such as '127.0.0.1', got {config.host!r}"
         )
-    _check_bool("insecure_network", config.insecure_network)
+    check_true_or_false(insecure_network=config.insecure_network)
     # The message leaves the value out, since it may be the secret token as another type.
     if config.token is not None and not isinstance(config.token, str):
         raise InvalidTypeError(f"token must be None or text, got {type(config.token).__name__}")
@@ -333,8 +333,3 @@ def _check_announced(name: str, value: object) -> None:
                 f"{name} must be HOST:PORT, where %port% stands for the port that is bound, got "
                 f"{value!r} ({error})"
             ) from error
-
-
-def _check_bool(name: str, value: object) -> None:
-    if not isinstance(value, bool):
-        raise InvalidArgumentError(f"{name} must be True or False, got {value!r}")

@@ -1,4 +1,4 @@
-"""Sets of window indices, stored as ranges, and the consumed part of an iteration.
+"""Sets of window indices, stored as ranges, and how far windows and iterations have been read.
 
 Pure, standard library only. Windows finish nearly in order, so a set of finished windows is a few
 ranges, however long the iteration is. Invariant: the ranges of a set are ascending and not empty,
@@ -10,11 +10,20 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from dataservice.errors import InvalidArgumentError
 
 Pairs = tuple[tuple[int, int], ...]
+
+
+class RowMark(NamedTuple):
+    """Output rows [0, row) of a window; `final` says that the window has no more rows."""
+
+    window: int
+    generation: int
+    row: int
+    final: bool
 
 
 class Ranges:
@@ -165,7 +174,7 @@ class Consumed:
         try:
             for first, end in encoded["done"]:
                 if not 0 <= _integer(first) < _integer(end):
-                    raise ValueError(f"[{first}, {end}) is no range of windows")
+                    raise ValueError(f"[{first}, {end}) is not a range of windows")
                 consumed.finish(first, end)
             for window, row in encoded["rows"]:
                 if _integer(window) < 0 or _integer(row) < 1:

@@ -7,13 +7,9 @@ the same arguments give the same division in any process and any version of Pyth
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, TypeVar
-
-from dataservice.errors import InvalidArgumentError
-
-T = TypeVar("T")
+from typing import Final, NamedTuple
 
 MASK64: Final = (1 << 64) - 1
 GOLDEN_GAMMA: Final = 0x9E3779B97F4A7C15
@@ -54,19 +50,6 @@ class Split(NamedTuple):
     size_bytes: int = 0
     version: str = ""
 
-    def to_json(self) -> dict[str, Any]:
-        """Returns the JSON-able form for journals."""
-        return self._asdict()
-
-    @classmethod
-    def from_json(cls, encoded: Mapping[str, Any]) -> Split:
-        """Decodes the result of `to_json`; raises InvalidArgumentError if it is malformed."""
-        try:
-            groups = encoded["row_groups"]
-            return cls(**{**encoded, "row_groups": None if groups is None else tuple(groups)})
-        except (KeyError, TypeError) as error:
-            raise InvalidArgumentError(f"malformed split {encoded!r}: {error}") from error
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
@@ -75,20 +58,6 @@ class Window:
     index: int
     splits: tuple[Split, ...]
     rows: int | None
-
-    def to_json(self) -> dict[str, Any]:
-        """Returns the JSON-able form for journals."""
-        splits = [split.to_json() for split in self.splits]
-        return {"index": self.index, "splits": splits, "rows": self.rows}
-
-    @classmethod
-    def from_json(cls, encoded: Mapping[str, Any]) -> Window:
-        """Decodes the result of `to_json`; raises InvalidArgumentError if it is malformed."""
-        try:
-            splits = tuple(Split.from_json(split) for split in encoded["splits"])
-            return cls(index=encoded["index"], splits=splits, rows=encoded["rows"])
-        except (KeyError, TypeError) as error:
-            raise InvalidArgumentError(f"malformed window {encoded!r}: {error}") from error
 
 
 def splitmix64(value: int) -> int:
@@ -105,18 +74,6 @@ def order_key(*parts: int) -> int:
     for part in parts:
         key = splitmix64(key ^ (part & MASK64))
     return key
-
-
-def permuted(items: Sequence[T], key: int) -> list[T]:
-    """Returns a permutation of `items` that depends on `key` alone (Fisher and Yates)."""
-    result = list(items)
-    state = key & MASK64
-    for last in range(len(result) - 1, 0, -1):
-        # The high half of the product has no bias towards small indices, unlike a modulo.
-        other = (splitmix64(state) * (last + 1)) >> 64
-        state = (state + GOLDEN_GAMMA) & MASK64
-        result[last], result[other] = result[other], result[last]
-    return result
 
 
 def epoch_of(repetition: int, repeat: int, repeats: int | None) -> int:

@@ -2,7 +2,7 @@
 
 Pure functions over the columns of a `SplitTable`, without a Python object for each split. Knows
 nothing of leases. Invariant: the windows of an epoch depend on the arguments alone, hold every
-split exactly once, in the order that `permuted` gives, and no window spans segments.
+split exactly once, in the order that `permutation` gives, and no window spans segments.
 """
 
 from __future__ import annotations
@@ -140,14 +140,15 @@ def make_windows(
 
 
 def permutation(count: int, key: int) -> np.ndarray:
-    """Returns what `permuted(range(count), key)` returns, much faster."""
+    """Returns a permutation of range(count) that depends on `key` alone (Fisher and Yates)."""
     steps = np.arange(max(count - 1, 0), dtype=np.uint64)
     # SplitMix64 of all states at once, vectorised.
     z = steps * np.uint64(GOLDEN_GAMMA) + np.uint64((key + GOLDEN_GAMMA) & MASK64)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     z ^= z >> np.uint64(31)
-    # The high half of a 128-bit product, computed from 32-bit halves.
+    # The high half of a 128-bit product, computed from 32-bit halves: unlike a modulo, it has no
+    # bias towards small indices.
     sizes = np.uint64(count) - steps
     low = ((z & np.uint64(0xFFFFFFFF)) * sizes) >> np.uint64(32)
     others = ((z >> np.uint64(32)) * sizes + low) >> np.uint64(32)

@@ -7,6 +7,8 @@ that names the option it came from, before any work is done.
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from pstrain.errors import InvalidArgumentError
@@ -23,6 +25,23 @@ def make_folder(option: str, folder: Path) -> None:
     except OSError as error:
         raise _refused(option, folder, error) from error
     check_writable(option, folder)
+
+
+@contextmanager
+def folder_to_fill(option: str, folder: Path) -> Iterator[None]:
+    """Makes the folder as :func:`make_folder` does, for the block to write into.
+
+    If the block fails or is interrupted, removes those of the folders it made that are empty.
+    """
+    made = [each for each in (folder, *folder.parents) if not each.exists()]
+    try:
+        make_folder(option, folder)
+        yield
+    except BaseException:
+        for each in made:
+            with suppress(OSError):
+                each.rmdir()
+        raise
 
 
 def check_writable(option: str, folder: Path) -> None:

@@ -47,8 +47,9 @@ class SidecarEvaluator:
     takes the newest checkpoint and skips those that appeared in between; with ``every=True`` it
     takes each one, in order. :meth:`start` follows the directory until one of these cases occurs:
 
-    - it has made ``max_evaluations`` evaluations (TensorFlow's ends at the checkpoint of that
-      number instead);
+    - it has evaluated ``max_evaluations`` checkpoints, together with earlier evaluators that wrote
+      to the same ``results_dir`` (TensorFlow's ends at the checkpoint of that number instead); it
+      evaluates at least one;
     - training has made ``last_step`` steps, by the checkpoint's ``optimizer``, whatever ``model``
       was compiled with (InvalidArgumentError if the checkpoint has no optimizer);
     - no checkpoint has appeared for ``timeout`` seconds (30 if only ``timeout_fn`` is given), and
@@ -57,8 +58,8 @@ class SidecarEvaluator:
 
     ``steps``: batches of each evaluation (None: all of ``data``). Results go to ``results_dir``, by
     default ``<checkpoint_dir>/evaluation``: ``metrics.jsonl`` has a line per evaluation,
-    ``best.json`` the best evaluation by ``monitor`` (``mode`` "min", "max" or "auto"), from which
-    an evaluator that is started again continues. ``callbacks`` are called and ``sample_weight``
+    ``best.json`` the best evaluation by ``monitor`` (``mode`` "min", "max" or "auto"); an evaluator
+    that is started again continues from both. ``callbacks`` are called and ``sample_weight``
     weighs the loss as in ``evaluate``.
     """
 
@@ -108,6 +109,7 @@ class SidecarEvaluator:
         self._batch_size, self._verbose = batch_size, verbose
         self._stop = threading.Event()
         self._step_count: _StepCount | None = None
+        self._evaluated: set[str] = set()
 
     def __repr__(self) -> str:
         return (
@@ -123,6 +125,7 @@ class SidecarEvaluator:
         it is read.
         """
         self._monitor.best = self._known_best()
+        self._evaluated = self._known_evaluated()
         for path in checkpoints_iterator(
             self.checkpoint_dir,
             self._min_interval_s,
@@ -147,7 +150,7 @@ class SidecarEvaluator:
         return self._timeout_fn is None or self._timeout_fn()
 
     def _is_last(self, result: dict[str, Any]) -> bool:
-        if self._max_evaluations is not None and len(self.results) >= self._max_evaluations:
+        if self._max_evaluations is not None and len(self._evaluated) >= self._max_evaluations:
             return True
         step = result["step"]
         return self._last_step is not None and step is not None and step >= self._last_step
@@ -172,6 +175,7 @@ class SidecarEvaluator:
         )
         result = {"checkpoint": path, "step": step, "metrics": logs}
         self.results.append(result)
+        self._evaluated.add(path)
         self._write(result)
         if self._verbose:
             shown = "  ".join(f"{name} {value:.4f}" for name, value in logs.items())
@@ -207,6 +211,20 @@ class SidecarEvaluator:
         if self._monitor.improves(value):
             best = {"monitor": self._monitor.name, **_plain(result)}
             manifest.write_file(self.results_dir, _BEST, json.dumps(best, indent=1))
+
+    def _known_evaluated(self) -> set[str]:
+        """Returns the checkpoints whose results are in ``results_dir``."""
+        path = os.path.join(self.results_dir, _RESULTS)
+        found: set[str] = set()
+        if not os.path.exists(path):
+            return found
+        with open(path, encoding="utf-8") as stream:
+            for line in stream:
+                try:
+                    found.add(str(json.loads(line)["checkpoint"]))
+                except (ValueError, KeyError, TypeError) as error:
+                    logger.warning("cannot use a line of %s: %s", path, error)
+        return found
 
     def _known_best(self) -> float | None:
         """Returns the best value that an earlier run of this evaluator saved, or None."""

@@ -55,7 +55,7 @@ def unpacked(sparse: Packed, dtype: np.dtype[Any], shape: Sequence[int]) -> NDAr
     count, rest = divmod(len(sparse.data), gap_type.itemsize + value_type.itemsize)
     is_known = _is_packable(dtype) and value_type.kind == dtype.kind and gap_type.kind == "i"
     if rest or not is_known or min(shape, default=0) < 0:
-        raise ValueError(f"{len(sparse.data)} bytes are no gaps and values of an array of {dtype}")
+        raise ValueError(f"{len(sparse.data)} bytes are not gaps and values of an array of {dtype}")
     if size * dtype.itemsize > MOST_BYTES:
         raise ValueError(f"{size * dtype.itemsize} bytes are more than an array of zeros may have")
     gaps = np.frombuffer(sparse.data, gap_type, count)

@@ -18,7 +18,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from dataservice.runtime.identity import new_id
 from pstrain.cluster import ClusterResolver, check_training_cluster
 from pstrain.config import ParameterConfig
 from pstrain.consistency import Consistency, consistency_of
@@ -33,6 +32,7 @@ from pstrain.paramserver.transport import FLOAT32
 from pstrain.partition import PartitionFunction, shard_count, split_rows
 from pstrain.replica import Replica
 from pstrain.security import client_tls
+from pstrain.session_ids import new_session, renewed
 from pstrain.strategy_extended import Extended
 from pstrain.strategy_scope import Scope
 from pstrain.trainer.client import RemoteParameters
@@ -56,7 +56,8 @@ class ParameterServerStrategy(Replica):
     The constructor blocks until every parameter server answers, for at most
     ``config.start_timeout_s``, and logs which server it waits for. It then takes the servers over:
     the variables that another coordinator, or an earlier strategy of this program, had there are
-    dropped, and the calls of that coordinator or strategy raise AbortedError.
+    dropped, and the calls of that coordinator or strategy raise AbortedError. Of two programs that
+    take the same servers over at once, one goes on; the other gets AbortedError, here or later.
     ``variable_partitioner``: a function ``(shape=, dtype=)`` that returns the number of shards per
     axis; only the first may exceed 1. ``placement``: "round_robin" puts each shard on the next
     server, "bytes" puts it on the server that holds the fewest bytes. ``consistency``: "async",
@@ -105,8 +106,7 @@ class ParameterServerStrategy(Replica):
         shard_placer = placer(placement, spec.num_tasks("ps"))
         self._partitioner = variable_partitioner
         self._config = config or ParameterConfig()
-        # Sessions are named by their time of creation, so that trainers can tell which is newer.
-        self.session = _new_session()
+        self.session = new_session()
         self.tls = client_tls(tls_ca_path)
         self.parameters = RemoteParameters(
             [spec.task_address("ps", index) for index in spec.task_indices("ps")],
@@ -224,12 +224,28 @@ class ParameterServerStrategy(Replica):
     def _take_over(self, deadline_s: float) -> None:
         """Takes over every server from whichever session it has, in two rounds.
 
+        The session is newer than those that the servers have. AbortedError if another coordinator
+        takes them over at the same time, in a session that is still newer.
+
         A replaced coordinator may restore its own session on a server that restarts, as long as it
         still holds another server. After the first round it holds none, so any server tells it
         that it was replaced; the second round takes back the servers that it restored meanwhile.
         """
-        for ps in 2 * tuple(range(len(self.parameters.addresses))):
+        statuses = self._statuses(deadline_s)
+        self._change_session(new_session(status["session"] for status in statuses))
+        for ps in 2 * tuple(range(len(statuses))):
             self._begin_at(ps, deadline_s)
+
+    def _change_session(self, session: str) -> None:
+        self.session = session
+        self.parameters.change_session(session)
+
+    def _statuses(self, deadline_s: float) -> list[dict[str, Any]]:
+        """Returns the status of every server, once all have answered."""
+        return [
+            self._answer_of(ps, deadline_s, functools.partial(self.parameters.status, ps))
+            for ps in range(len(self.parameters.addresses))
+        ]
 
     def begin_anew(self) -> None:
         """Begins a new session, like :meth:`begin`; servers refuse requests of the old session.
@@ -238,8 +254,8 @@ class ParameterServerStrategy(Replica):
         with those values. Raises AbortedError if another coordinator has taken a server over
         meanwhile.
         """
-        old, self.session = self.session, _new_session()
-        self.parameters.change_session(self.session)
+        old = self.session
+        self._change_session(renewed(old))
         self._begin(old)
         for variable in self._placement.variables:
             self.parameters.reset_initial_values(variable.spec)
@@ -259,10 +275,7 @@ class ParameterServerStrategy(Replica):
         has taken over. Returns False if a server restarted after its status was read: the call
         then has to be repeated. Raises ServerRestartedError for this after the deadline.
         """
-        looked = [
-            (ps, self._answer_of(ps, deadline_s, functools.partial(self.parameters.status, ps)))
-            for ps in range(len(self.parameters.addresses))
-        ]
+        looked = enumerate(self._statuses(deadline_s))
         try:
             for ps, status in sorted(looked, key=lambda found: found[1]["session"] is None):
                 self._begin_at(ps, deadline_s, replaced, status["incarnation"])
@@ -300,10 +313,6 @@ class ParameterServerStrategy(Replica):
                     report_at_s = now_s + _REPORT_EVERY_S
             threading.Event().wait(pause_s)
             pause_s = min(2 * pause_s, _RETRY_MAX_S)
-
-
-def _new_session() -> str:
-    return new_id(f"session-{time.time_ns():020d}")
 
 
 class _ServerPlacement:

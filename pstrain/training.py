@@ -9,6 +9,7 @@ counted once.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -92,22 +93,27 @@ def fit(
             executor, dataset, model.metrics, hooks, epochs=epochs, initial_epoch=initial_epoch
         )
         progress.begin()
-        loop = Loop(model, step, executor, progress, hooks)
-        loop.steps_per_epoch, loop.validation_freq = steps_per_epoch, validation_freq
-        loop.steps_per_call, loop.validation = allowed_steps(model, steps_per_execution), validation
+        steps_per_call = allowed_steps(model, steps_per_execution)
+        plan = EpochPlan(steps_per_epoch, steps_per_call, validation, validation_freq)
+        loop = Loop(model, step, executor, progress, hooks, plan)
         with recovery(executor, progress, callbacks, initial_epoch) as recovering:
             recovering.train(loop.train)
     progress.history.params = params
     return progress.history
 
 
-class Loop:
-    """The loop over epochs and steps, which starts from wherever ``progress`` stands."""
+@dataclass(frozen=True, slots=True)
+class EpochPlan:
+    """What an epoch consists of; ``steps_per_epoch`` None: one pass over the data."""
 
     steps_per_epoch: int | None = None
     steps_per_call: int = 1
     validation: Validation = (None, 0, None)
     validation_freq: int | Sequence[int] = 1
+
+
+class Loop:
+    """The loop over epochs and steps, which starts from wherever ``progress`` stands."""
 
     def __init__(
         self,
@@ -116,9 +122,10 @@ class Loop:
         executor: Any,
         progress: Progress,
         hooks: CallbackList,
+        plan: EpochPlan,
     ) -> None:
         self._model, self._step, self._executor = model, step, executor
-        self._progress, self._hooks = progress, hooks
+        self._progress, self._hooks, self._plan = progress, hooks, plan
         self._has_warned = self._is_stopped = False
 
     def train(self) -> None:
@@ -155,8 +162,8 @@ class Loop:
         reports = self._executor.run(
             self._step,
             progress.iterator(),
-            self.steps_per_epoch,
-            self.steps_per_call,
+            self._plan.steps_per_epoch,
+            self._plan.steps_per_call,
             done=progress.totals.steps,
             is_stopped=lambda: self._is_stopped,
         )
@@ -172,7 +179,7 @@ class Loop:
 
     def _warn_of_short_pass(self, epoch: int) -> None:
         """Warns, once per fit, of a pass over the data that was too short for an epoch."""
-        done, expected = self._progress.totals.steps, self.steps_per_epoch
+        done, expected = self._progress.totals.steps, self._plan.steps_per_epoch
         is_short = expected is not None and done < expected and not self._is_stopped
         if is_short and not self._has_warned:
             self._has_warned = True
@@ -184,8 +191,8 @@ class Loop:
             )
 
     def _validate(self, epoch: int) -> Logs:
-        data, batch_size, column = self.validation
-        if data is None or not is_validated(epoch, self.validation_freq):
+        data, batch_size, column = self._plan.validation
+        if data is None or not is_validated(epoch, self._plan.validation_freq):
             return {}
         held_out = self._model.evaluate(
             data, batch_size=batch_size, verbose=0, callbacks=self._hooks, sample_weight=column

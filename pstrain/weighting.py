@@ -112,7 +112,7 @@ def finite_weights(what: str, values: Any) -> Weights:
     wrong = ~np.isfinite(weights)
     if wrong.any():
         at = int(np.argmax(wrong))
-        raise DataError(f"{what}, row {at}: {weights[at]} is no weight: make it a finite number")
+        raise DataError(f"{what}, row {at}: {weights[at]} is not a weight: make it a finite number")
     return weights
 
 

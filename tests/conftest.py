@@ -85,7 +85,7 @@ def _unit_tests_are_pure(request: pytest.FixtureRequest, monkeypatch: pytest.Mon
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _own_token(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def _isolated_user_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Keeps the user's own token and caches out of the tests, and the tests' out of the user's."""
     patch = pytest.MonkeyPatch()
     patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))

@@ -26,11 +26,11 @@ from dataservice.client.source import ServiceSource
 from dataservice.dataset.dataset import Dataset
 from dataservice.dataset.linear import with_tail, without_tail
 from dataservice.dataset.linearise import linearise
-from dataservice.dataset.node import INFINITE_CARDINALITY, Node, unrepeatable
-from dataservice.dataset.plan import decode_plan, fingerprint, freeze_schemas
+from dataservice.dataset.node import INFINITE_CARDINALITY, Node, freeze_schemas, unrepeatable
+from dataservice.dataset.plan import decode_plan, fingerprint
 from dataservice.dataset.seeds import drawn_seeds
 from dataservice.dataset.static_sharding import check_policy
-from dataservice.dataset.tolerance import tolerant
+from dataservice.dataset.tolerance import as_run
 from dataservice.errors import (
     InvalidArgumentError,
     InvalidTypeError,
@@ -100,9 +100,7 @@ def from_dataset_id(
         registered = connection.get_dataset(dataset_id, timeout_s=timeout_s)
     schema = decode_schema(registered.schema)
     _check_same(element_spec, schema, dataset_id)
-    node = decode_plan(registered.plan)
-    if on_error == "skip":
-        node = tolerant(node)
+    node = as_run(decode_plan(registered.plan), on_error)
     arguments = with_delivery(arguments, node)
     _check_divisible(node, arguments)
     name = None if job_name is None else f"dataset_id={dataset_id}/{job_name}"
@@ -181,8 +179,7 @@ def distribute(
 
     def apply(dataset: Dataset) -> Dataset:
         dataset = check_registrable(dataset)
-        if on_error == "skip":
-            dataset = Dataset(tolerant(dataset.node))
+        dataset = Dataset(as_run(dataset.node, on_error))
         arguments = with_delivery(checked, dataset.node)
         _check_divisible(dataset.node, arguments)
         if arguments.options.ordered:

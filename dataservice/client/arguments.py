@@ -143,13 +143,6 @@ def checked_consumers(index: object, count: object) -> int:
     return consumers
 
 
-def checked_ordered(ordered: object) -> bool:
-    """Returns whether the order of rows must depend on the seed alone."""
-    if not isinstance(ordered, bool):
-        raise InvalidArgumentError(f"ordered must be True or False, got {ordered!r}")
-    return ordered
-
-
 def checked_target(target_workers: object) -> str:
     """Returns which workers to read from, in upper case."""
     if not isinstance(target_workers, str) or target_workers.upper() not in TARGETS:

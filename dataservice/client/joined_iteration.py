@@ -7,15 +7,20 @@ Invariant: an attempt to join that fails leaves no connection open.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 from dataservice.client.connection import DispatcherConnection
 from dataservice.client.read_spec import ReadSpec, open_request, stream_command
+from dataservice.errors import DataServiceError
 from dataservice.ranges import Consumed
 from dataservice.runtime.frames import decode_schema
 from dataservice.runtime.interrupts import HeldInterrupts
 from dataservice.wire import dispatcher_pb2 as pb
+
+logger = logging.getLogger(__name__)
 
 # Bounds the closing of a reader: once for its last call, and once for its threads.
 RELEASE_TIMEOUT_S: Final = 2.0
@@ -94,6 +99,19 @@ class JoinedIteration:
         """Returns the plan that the job reads, as it was registered."""
         timeout_s = timeout_s or self._spec.timeout_s
         return self.connection.get_dataset(self.dataset_id, timeout_s=timeout_s).plan
+
+    @contextmanager
+    def leaving(self) -> Iterator[DispatcherConnection]:
+        """Gives the connection for the calls that release the reader, and closes it in the end.
+
+        If they fail, that is only logged: the dispatcher misses the reader's calls in time.
+        """
+        try:
+            yield self.connection
+        except DataServiceError as error:
+            logger.info("could not release reader %s: %s", self.reader_id, error)
+        finally:
+            self.close()
 
     def close(self) -> None:
         """Closes the connection; does not release the reader's place in the iteration.

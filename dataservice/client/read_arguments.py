@@ -15,7 +15,6 @@ from dataservice.client.arguments import (
     checked_delivery,
     checked_job_name,
     checked_max_elements,
-    checked_ordered,
     checked_policy,
     checked_protocol,
     checked_target,
@@ -24,6 +23,7 @@ from dataservice.client.arguments import (
 )
 from dataservice.errors import FailedPreconditionError, InvalidArgumentError, UnimplementedError
 from dataservice.job_options import JobOptions
+from dataservice.runtime.arguments import check_true_or_false
 from dataservice.vocabulary import AT_MOST_ONCE, INFINITE_CARDINALITY, ShardingPolicy
 
 NO_CONSUMER: Final = -1
@@ -64,8 +64,9 @@ class ReadArguments:
         timeout_s: object,
     ) -> ReadArguments:
         """Returns the checked arguments; raises InvalidArgumentError for the first wrong one."""
+        check_true_or_false(ordered=ordered)
         options = JobOptions(
-            ordered=checked_ordered(ordered),
+            ordered=bool(ordered),
             num_consumers=checked_consumers(consumer_index, num_consumers),
             target_workers=checked_target(target_workers),
             cross_trainer_cache=cross_trainer_cache is not None,
@@ -156,20 +157,14 @@ def _check_coordinated(arguments: ReadArguments) -> None:
             f"{arguments.policy.name}; under OFF each worker runs the endless dataset, so "
             "shuffle it without a seed"
         )
-    for name, is_given in (
-        ("target_workers='LOCAL': Coordinated reads require non-local workers", _is_local(options)),
-        ("on_error='skip': consumers would not learn what is left out", _skips(options)),
+    for name, value, reason in (
+        ("target_workers", "LOCAL", "Coordinated reads require non-local workers"),
+        ("on_error", "skip", "consumers would not learn what is left out"),
     ):
-        if is_given:
-            raise InvalidArgumentError(f"num_consumers cannot be combined with {name}")
-
-
-def _is_local(options: JobOptions) -> bool:
-    return options.target_workers == "LOCAL"
-
-
-def _skips(options: JobOptions) -> bool:
-    return options.on_error == "skip"
+        if getattr(options, name) == value:
+            raise InvalidArgumentError(
+                f"num_consumers cannot be combined with {name}={value!r}: {reason}"
+            )
 
 
 def check_endless(arguments: ReadArguments, cardinality: int) -> None:

@@ -24,17 +24,16 @@ from dataservice.client.read_spec import ReadSpec
 from dataservice.client.sequence import Sequencer
 from dataservice.client.session import Call, ReadSession
 from dataservice.client.statistics import ReadStatistics
-from dataservice.client.streams import StreamTable
+from dataservice.client.streams import StreamTable, stop_threads
 from dataservice.client.taken_element import TakenElement
 from dataservice.client.targets import Targets
 from dataservice.client.tasks import TaskMark, TaskTracker
-from dataservice.client.tracker import RowMark
 from dataservice.client.worker_stream import SILENCE_S, StreamEvents, WorkerStream, failure_of
 from dataservice.config import DEFAULT_DISPATCHER_TIMEOUT_MS
 from dataservice.dataset.columns import encoded_bytes
 from dataservice.dataset.omission_log import OmissionLog
 from dataservice.errors import CancelledError, DataServiceError
-from dataservice.ranges import Consumed
+from dataservice.ranges import Consumed, RowMark
 from dataservice.runtime.identity import host_identity
 from dataservice.runtime.in_process import is_served_here
 from dataservice.runtime.interrupts import NO_INTERRUPTS, HeldInterrupts
@@ -409,13 +408,6 @@ class ServiceReader:
         for stream in streams:
             stream.drop()
         self._buffer.close()
-        try:
-            self.iteration.connection.release_reader(request, timeout_s=RELEASE_TIMEOUT_S)
-        except DataServiceError as error:
-            logger.info("could not release reader %s: %s", self.iteration.reader_id, error)
-        self.iteration.close()
-        # A thread inside the transport can crash the process when the interpreter shuts down.
-        deadline_s = time.monotonic() + RELEASE_TIMEOUT_S
-        self._thread.stop(RELEASE_TIMEOUT_S)
-        for stream in streams:
-            stream.stop(max(0.0, deadline_s - time.monotonic()))
+        with self.iteration.leaving() as connection:
+            connection.release_reader(request, timeout_s=RELEASE_TIMEOUT_S)
+        stop_threads(self._thread, streams, RELEASE_TIMEOUT_S)

@@ -14,9 +14,9 @@ from dataservice.client.connection import DEFAULT_TIMEOUT_S, DispatcherConnectio
 from dataservice.client.delivery_guarantee import warn_of_registered
 from dataservice.client.source import ServiceSource
 from dataservice.dataset.dataset import Dataset
-from dataservice.dataset.node import Node, walk
-from dataservice.dataset.plan import encode_plan, fingerprint, freeze_schemas
-from dataservice.dataset.tolerance import check_on_error, tolerant
+from dataservice.dataset.node import Node, freeze_schemas, walk
+from dataservice.dataset.plan import encode_plan, fingerprint
+from dataservice.dataset.tolerance import as_run, check_on_error
 from dataservice.errors import InvalidArgumentError, InvalidTypeError
 from dataservice.runtime.frames import encode_schema
 from dataservice.vocabulary import parse_target
@@ -49,8 +49,7 @@ def register_dataset(
     timeout_s = checked_timeout_s(timeout_s)
     if dataset_id is not None:
         dataset_id = check_dataset_id(dataset_id)
-    if on_error == "skip":
-        dataset = Dataset(tolerant(dataset.node))
+    dataset = Dataset(as_run(dataset.node, on_error))
     warn_of_registered(dataset.node)
     return register_quietly(target, dataset, compression, dataset_id, timeout_s)
 

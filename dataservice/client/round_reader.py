@@ -24,7 +24,7 @@ from dataservice.client.round_stream import RoundStream
 from dataservice.client.rounds import Answer, Block, Report, RoundPacing, RoundTracker
 from dataservice.client.session import MAX_DAMAGED_STREAMS
 from dataservice.client.statistics import ReadStatistics
-from dataservice.client.streams import Slot, StreamTable
+from dataservice.client.streams import Slot, StreamTable, stop_threads
 from dataservice.client.taken_element import TakenElement
 from dataservice.client.wait_limits import (
     MissingConsumersWait,
@@ -330,17 +330,10 @@ class RoundReader:
         request = pb.ReleaseReaderRequest(
             reader_id=self.iteration.reader_id, iteration_id=self.iteration.id
         )
-        try:
+        with self.iteration.leaving() as connection:
             self._report_last()
-            self.iteration.connection.release_reader(request, timeout_s=RELEASE_TIMEOUT_S)
-        except DataServiceError as error:
-            logger.info("could not release reader %s: %s", self.iteration.reader_id, error)
-        self.iteration.close()
-        # A thread inside the transport can crash the process when the interpreter shuts down.
-        deadline_s = time.monotonic() + RELEASE_TIMEOUT_S
-        self._thread.stop(RELEASE_TIMEOUT_S)
-        for stream in streams:
-            stream.stop(max(0.0, deadline_s - time.monotonic()))
+            connection.release_reader(request, timeout_s=RELEASE_TIMEOUT_S)
+        stop_threads(self._thread, streams, RELEASE_TIMEOUT_S)
 
     def _report_last(self) -> None:
         """Reports the last progress, so that the other consumers can get as far as this one did."""

@@ -17,10 +17,10 @@ from dataservice.client.pacing import Pacing
 from dataservice.client.statistics import ReadStatistics
 from dataservice.client.streams import Slot, StreamTable
 from dataservice.client.tasks import TaskTracker
-from dataservice.client.tracker import Accepted, RowMark, Tracker
+from dataservice.client.tracker import Accepted, Tracker
 from dataservice.client.worker_stream import WorkerStream
 from dataservice.errors import DataLossError, DataServiceError
-from dataservice.ranges import Consumed
+from dataservice.ranges import Consumed, RowMark
 from dataservice.vocabulary import ShardingPolicy
 from dataservice.wire import dispatcher_pb2 as pb
 from dataservice.wire.elements import Header, RowSpan, elements_in

@@ -14,10 +14,9 @@ from typing import ClassVar
 
 import pyarrow as pa
 
-from dataservice.client.connection import DEFAULT_TIMEOUT_S
+from dataservice.client.connection import DEFAULT_TIMEOUT_S, DispatcherConnection
 from dataservice.client.coordinated_stream import CoordinatedStream
 from dataservice.client.read_spec import DEFAULT_BUFFERED_ELEMENTS, ReadSpec
-from dataservice.client.samples import sample_registered
 from dataservice.client.service_stream import ServiceStream
 from dataservice.config import DEFAULT_BUFFER_BYTES
 from dataservice.dataset.node import (
@@ -27,7 +26,9 @@ from dataservice.dataset.node import (
     register_node,
     rows_of_known,
 )
+from dataservice.dataset.plan import decode_plan
 from dataservice.dataset.stream import BatchStream, RunContext
+from dataservice.dataset.tolerance import as_run
 from dataservice.job_options import JobOptions
 from dataservice.ranges import Ranges
 from dataservice.vocabulary import EXACTLY_ONCE, ShardingPolicy
@@ -118,10 +119,13 @@ class ServiceSource(Node):
         return rows_of_known(self.schema, self._beginning, context, "the data service")
 
     def _beginning(self, context: RunContext) -> pa.RecordBatch:
-        skips, timeout_s = self.on_error == "skip", self.timeout_s
-        return sample_registered(
-            self.target, self.dataset_id, context, skips=skips, timeout_s=timeout_s
-        )
+        """Samples the registered dataset in this process.
+
+        Creates no job and asks no data worker, so the rows are missing from no reader's share.
+        """
+        with DispatcherConnection(self.target) as connection:
+            registered = connection.get_dataset(self.dataset_id, timeout_s=self.timeout_s)
+        return as_run(decode_plan(registered.plan), self.on_error).sample(context)
 
     @property
     def is_repeatable(self) -> bool:

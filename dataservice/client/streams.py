@@ -7,11 +7,13 @@ only once the dispatcher was told, so that leases of the two streams cannot be c
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Generic, TypeVar
 
 from dataservice.client.worker_stream import WorkerStream
 from dataservice.errors import DataServiceError
+from dataservice.runtime.threads import StoppableThread
 
 Stream = TypeVar("Stream", bound=WorkerStream)
 
@@ -43,6 +45,17 @@ class Slot(Generic[Stream]):
         return now_s >= self.broken_s + pause_s
 
 
+def stop_threads(own: StoppableThread, streams: Iterable[WorkerStream], timeout_s: float) -> None:
+    """Stops a reader's own thread and those of its streams, all within ``timeout_s``.
+
+    A thread inside the transport can crash the process when the interpreter shuts down.
+    """
+    deadline_s = time.monotonic() + timeout_s
+    own.stop(timeout_s)
+    for stream in streams:
+        stream.stop(max(0.0, deadline_s - time.monotonic()))
+
+
 class StreamTable(Generic[Stream]):
     """The streams of one reader, by worker. `open_stream(worker_id, address)` starts a stream."""
 
@@ -64,23 +77,25 @@ class StreamTable(Generic[Stream]):
 
     def record_frame(self, stream: WorkerStream, *, more_follows: bool = False) -> None:
         """Records that rows arrived, so the worker is well, and whether more frames follow."""
-        slot = self._slots.get(stream.worker_id)
-        if slot is not None and slot.stream is stream:
+        if (slot := self._slot_of(stream)) is not None:
             slot.attempts = 0
             slot.more_follows = more_follows
 
     def record_end(self, stream: WorkerStream) -> None:
         """Records that the worker has nothing more for this reader."""
-        slot = self._slots.get(stream.worker_id)
-        if slot is not None and slot.stream is stream:
+        if (slot := self._slot_of(stream)) is not None:
             slot.has_ended = True
 
     def record_broken(self, stream: WorkerStream, error: DataServiceError, now_s: float) -> None:
         """Records that the stream broke, so that rows leased to it may not arrive."""
-        slot = self._slots.get(stream.worker_id)
-        if slot is not None and slot.stream is stream:
+        if (slot := self._slot_of(stream)) is not None:
             slot.broken_s = now_s
             slot.error = str(error)
+
+    def _slot_of(self, stream: WorkerStream) -> Slot[Stream] | None:
+        """Returns the stream's slot; None if a newer stream has it, or its worker is gone."""
+        slot = self._slots.get(stream.worker_id)
+        return slot if slot is not None and slot.stream is stream else None
 
     def unreported(self) -> tuple[Slot[Stream], ...]:
         """Returns the slots whose streams broke without a report to the dispatcher so far."""

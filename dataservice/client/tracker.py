@@ -14,21 +14,12 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from dataservice.errors import DataLossError
-from dataservice.ranges import Consumed, Ranges
+from dataservice.ranges import Consumed, Ranges, RowMark
 from dataservice.wire.elements import NO_WINDOW, RowSpan
 
 # Remembered frames per worker: more than can be in flight at once, and only frames in flight may
 # come twice.
 _RECENT_FRAMES: Final = 64
-
-
-class RowMark(NamedTuple):
-    """Output rows [0, row) of a window; `final` says that the window has no more rows."""
-
-    window: int
-    generation: int
-    row: int
-    final: bool
 
 
 class Accepted(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any, Final
 
-from dataservice.commands.serving import add_listener, security, serve
+from dataservice.commands.serving import add_listener, add_times, security, serve
 
 _TIMES: Final = {
     "worker-timeout": "shortest silence after which a worker counts as lost (default: 10000)",
@@ -57,9 +57,7 @@ def add_parser(commands: Any) -> None:
         help="largest number of snapshots that one worker writes at a time (default: 3)",
     )
     add_listener(command)
-    times = command.add_argument_group("times, in milliseconds")
-    for name, meaning in _TIMES.items():
-        times.add_argument(f"--{name}-ms", type=int, metavar="MS", help=meaning)
+    add_times(command, _TIMES)
     command.set_defaults(run=run)
 
 

@@ -1,4 +1,4 @@
-"""`dataservice status`, `jobs` and `datasets`: show what a dispatcher holds, and delete from it.
+"""`dataservice status`, `jobs`, `datasets`, `snapshots`: show what a dispatcher holds, and end it.
 
 Prints what the dispatcher reports; knows none of its state.
 """
@@ -16,10 +16,11 @@ _CALL_TIMEOUT_S: Final = 10.0
 
 
 def add_parsers(commands: Any) -> None:
-    """Adds the three commands."""
+    """Adds the four commands."""
     _add_status(commands)
     _add_jobs(commands)
     _add_datasets(commands)
+    _add_snapshots(commands)
 
 
 def _add_status(commands: Any) -> None:
@@ -29,7 +30,7 @@ def _add_status(commands: Any) -> None:
         description="Show the workers, jobs, readers and snapshots of a dispatcher, how far each "
         "job is, and how many workers would be enough.",
     )
-    add_address(command)
+    _add_address(command)
     command.add_argument(
         "--watch",
         type=pause,
@@ -50,32 +51,46 @@ def pause(text: str) -> float:
 
 
 def _add_jobs(commands: Any) -> None:
-    actions = commands.add_parser("jobs", help="list or delete jobs").add_subparsers(
-        dest="action", required=True, metavar="ACTION"
-    )
-    listing = actions.add_parser("list", help="list the jobs and their progress")
-    add_address(listing)
-    listing.set_defaults(run=_list_jobs)
+    actions = _add_actions(commands, "jobs", "list or delete jobs")
+    _add_list(actions, "list the jobs and their progress", "ListJobs", "jobs_text")
     deletion = actions.add_parser("delete", help="delete a job, which frees its name")
-    add_address(deletion)
+    _add_address(deletion)
     deletion.add_argument("name", metavar="NAME", help="name or id of the job")
     deletion.set_defaults(run=_delete_job)
 
 
 def _add_datasets(commands: Any) -> None:
-    actions = commands.add_parser("datasets", help="list or delete datasets").add_subparsers(
-        dest="action", required=True, metavar="ACTION"
-    )
-    listing = actions.add_parser("list", help="list the registered datasets")
-    add_address(listing)
-    listing.set_defaults(run=_list_datasets)
+    actions = _add_actions(commands, "datasets", "list or delete datasets")
+    _add_list(actions, "list the registered datasets", "ListDatasets", "datasets_text")
     deletion = actions.add_parser("delete", help="delete a dataset that no job reads")
-    add_address(deletion)
+    _add_address(deletion)
     deletion.add_argument("dataset_id", metavar="ID", help="id of the dataset")
     deletion.set_defaults(run=_delete_dataset)
 
 
-def add_address(command: argparse.ArgumentParser) -> None:
+def _add_snapshots(commands: Any) -> None:
+    actions = _add_actions(commands, "snapshots", "list or cancel datasets that are being saved")
+    _add_list(actions, "list the snapshots and their progress", "ListSnapshots", "snapshots_text")
+    ending = actions.add_parser("cancel", help="cancel a snapshot that is being written")
+    _add_address(ending)
+    ending.add_argument("snapshot_id", metavar="ID", help="id of the snapshot")
+    ending.set_defaults(run=_cancel_snapshot)
+
+
+def _add_actions(commands: Any, name: str, meaning: str) -> Any:
+    return commands.add_parser(name, help=meaning).add_subparsers(
+        dest="action", required=True, metavar="ACTION"
+    )
+
+
+def _add_list(actions: Any, meaning: str, method: str, form: str) -> None:
+    """Adds the action "list": calls `method` and prints what it tells by `status_text.form`."""
+    listing = actions.add_parser("list", help=meaning)
+    _add_address(listing)
+    listing.set_defaults(run=lambda options: _list(options, method, form))
+
+
+def _add_address(command: argparse.ArgumentParser) -> None:
     """Adds the arguments of a command that calls a dispatcher."""
     command.add_argument("address", metavar="HOST:PORT", help="address of the dispatcher")
     command.add_argument("--json", action="store_true", help="print JSON, for scripts")
@@ -114,11 +129,11 @@ def _status(options: argparse.Namespace) -> None:
             print(flush=True)
 
 
-def _list_jobs(options: argparse.Namespace) -> None:
-    from dataservice.dispatcher.status_text import jobs_text
+def _list(options: argparse.Namespace, method: str, form: str) -> None:
+    from dataservice.dispatcher import status_text
 
-    text = call(options, "ListJobs").json
-    print(text if options.json else jobs_text(text))
+    text = call(options, method).json
+    print(text if options.json else getattr(status_text, form)(text))
 
 
 def _delete_job(options: argparse.Namespace) -> None:
@@ -127,14 +142,13 @@ def _delete_job(options: argparse.Namespace) -> None:
     print(json.dumps(done) if options.json else f"deleted job {options.name}")
 
 
-def _list_datasets(options: argparse.Namespace) -> None:
-    from dataservice.dispatcher.status_text import datasets_text
-
-    text = call(options, "ListDatasets").json
-    print(text if options.json else datasets_text(text))
-
-
 def _delete_dataset(options: argparse.Namespace) -> None:
     call(options, "DeleteDataset", dataset_id=options.dataset_id)
     done = {"dataset_id": options.dataset_id, "deleted": True}
     print(json.dumps(done) if options.json else f"deleted dataset {options.dataset_id}")
+
+
+def _cancel_snapshot(options: argparse.Namespace) -> None:
+    call(options, "CancelSnapshot", snapshot_id=options.snapshot_id)
+    done = {"snapshot_id": options.snapshot_id, "cancelled": True}
+    print(json.dumps(done) if options.json else f"cancelled snapshot {options.snapshot_id}")

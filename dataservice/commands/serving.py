@@ -12,7 +12,7 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
 from dataservice.errors import CancelledError
@@ -63,6 +63,13 @@ def add_listener(command: argparse.ArgumentParser) -> None:
         action="store_true",
         help="print the address as one line of JSON when the server is ready",
     )
+
+
+def add_times(command: argparse.ArgumentParser, meanings: Mapping[str, str]) -> None:
+    """Adds an option in milliseconds for each name of a time, with its meaning."""
+    times = command.add_argument_group("times, in milliseconds")
+    for name, meaning in meanings.items():
+        times.add_argument(f"--{name}-ms", type=int, metavar="MS", help=meaning)
 
 
 def security(options: argparse.Namespace) -> dict[str, Any]:

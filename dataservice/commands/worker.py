@@ -7,7 +7,7 @@ import contextlib
 from typing import Any, Final
 
 from dataservice.commands.processes import run_processes
-from dataservice.commands.serving import add_listener, security, serve
+from dataservice.commands.serving import add_listener, add_times, security, serve
 from dataservice.errors import InvalidArgumentError
 from dataservice.runtime.cores import limit_libraries
 from dataservice.vocabulary import DATA_TRANSFER_PROTOCOLS
@@ -50,6 +50,13 @@ def add_parser(commands: Any) -> None:
         help="folder for the logs of the workers of --processes, if there are several (default: "
         "no logs are kept)",
     )
+    _add_pipelines(command)
+    add_listener(command)
+    add_times(command, _TIMES)
+    command.set_defaults(run=run)
+
+
+def _add_pipelines(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--threads",
         type=int,
@@ -81,11 +88,6 @@ def add_parser(commands: Any) -> None:
         action="store_false",
         help="refuse datasets that carry pickled functions",
     )
-    add_listener(command)
-    times = command.add_argument_group("times, in milliseconds")
-    for name, meaning in _TIMES.items():
-        times.add_argument(f"--{name}-ms", type=int, metavar="MS", help=meaning)
-    command.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int | None:

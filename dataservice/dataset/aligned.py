@@ -27,7 +27,7 @@ from dataservice.dataset.segments import (
     plan_segments,
 )
 from dataservice.dataset.sources.base import Source, index_splits
-from dataservice.dataset.stream import BatchStream, RunContext, State
+from dataservice.dataset.stream import BatchStream, RunContext, State, SuccessiveStream
 from dataservice.errors import SourceError, UnsplittableError
 from dataservice.sharding import Split
 from dataservice.split_table import SplitTable
@@ -65,7 +65,7 @@ class AlignedSource(Source):
 
     @functools.cached_property
     def _digest(self) -> str:
-        listed = [[split.to_json() for split in branch.splits] for branch in self.branches]
+        listed = [[split._asdict() for split in branch.splits] for branch in self.branches]
         return hashlib.sha256(json.dumps(listed).encode()).hexdigest()[:16]
 
     def splits(self) -> Iterator[Split]:
@@ -112,12 +112,12 @@ class AlignedSource(Source):
         return f"zipped rows {split.start + first_row}..{split.start + end_row - 1}"
 
 
-class _Chain(BatchStream):
+class _Chain(SuccessiveStream):
     """Streams one after the other. The chain is read once, from its beginning; has no position."""
 
     def __init__(self, streams: Iterator[BatchStream]) -> None:
+        super().__init__()
         self._streams = streams
-        self._stream: BatchStream | None = None
 
     def __next__(self) -> pa.RecordBatch:
         while True:
@@ -133,11 +133,3 @@ class _Chain(BatchStream):
 
     def restore(self, state: Any) -> None:
         raise NotImplementedError(f"a chain of splits has no position {state!r}")
-
-    def close(self) -> None:
-        if self._stream is not None:
-            self._stream.close()
-            self._stream = None
-
-    def location(self) -> str:
-        return "" if self._stream is None else self._stream.location()

@@ -217,7 +217,7 @@ def named_errors(path: str) -> Iterator[None]:
                 f"no space is left to write {path}: {error}; make room and save again"
             ) from error
         raise FailedPreconditionError(
-            f"cannot write {path}: {error}; look whether it is a folder on every data worker, and "
+            f"cannot write {path}: {error}; check that it is a folder on every data worker, and "
             "whether someone has removed it"
         ) from error
     except ImportError as error:

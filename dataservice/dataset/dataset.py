@@ -315,3 +315,8 @@ def _from_plan(plan: bytes, homes: Sequence[str]) -> Dataset:
     for home in homes:
         importlib.import_module(home)
     return Dataset(decode_plan(plan))
+
+
+# The names of tf.data.experimental.
+sample_from_datasets = Dataset.sample_from_datasets
+choose_from_datasets = Dataset.choose_from_datasets

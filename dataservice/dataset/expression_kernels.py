@@ -234,7 +234,7 @@ def _fill_null(value: Datum, replacement: Any) -> Datum:
     is_number = pa.types.is_integer(kind) and _is_number(replacement)
     if is_number and not _holds_exactly(kind, replacement):
         raise SchemaError(
-            f"fill_null({replacement!r}) is no value of {kind}; cast the column before, for "
+            f"fill_null({replacement!r}) is not a value of {kind}; cast the column before, for "
             'example with .cast("float64")'
         )
     return pc.fill_null(value, pa.scalar(replacement, type=kind))

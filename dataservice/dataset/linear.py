@@ -20,8 +20,6 @@ from dataservice.dataset.stream import BatchStream, RunContext
 from dataservice.errors import InternalError
 from dataservice.sharding import Split
 
-__all__ = ["Detached", "Linear", "with_tail", "without_tail"]
-
 
 @register_node
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -38,8 +38,6 @@ from dataservice.dataset.segments import Segment
 from dataservice.dataset.sources.base import Source
 from dataservice.sharding import WINDOW_ROWS
 
-__all__ = ["linearise"]
-
 # A group that is not full when its window ends is delivered short. If a window has rows for 16
 # groups of each key, about one group in 17 is short, by half on average.
 _GROUPS_PER_KEY = 16

@@ -208,18 +208,17 @@ def check_depth(root: Node) -> None:
         )
 
 
-def check_deterministic(value: Any) -> None:
-    """Raises InvalidArgumentError unless `value` is True or False."""
-    if not isinstance(value, bool):
-        raise InvalidArgumentError(f"deterministic must be True or False, got {value!r}")
-
-
 def sum_of_cardinalities(parts: Sequence[int]) -> int:
     """Returns how many elements several datasets have together."""
     for special in (INFINITE_CARDINALITY, UNKNOWN_CARDINALITY):
         if special in parts:
             return special
     return sum(parts)
+
+
+def none_or_endless(elements: int) -> int:
+    """Returns the cardinality of a plan of which is only known that it preserves 0 and infinity."""
+    return elements if elements in (0, INFINITE_CARDINALITY) else UNKNOWN_CARDINALITY
 
 
 def unrepeatable(root: Node) -> str:
@@ -242,13 +241,13 @@ def _over(node: Node, changed: Mapping[int, Node]) -> Node:
     return node if same else node.with_inputs(*inputs)
 
 
-def freeze_schemas(root: Node, context: RunContext | None = None) -> Node:
+def freeze_schemas(root: Node) -> Node:
     """Returns the plan with every schema filled in that its nodes would infer.
 
     Otherwise each process that runs a part of the plan would infer schemas from the rows that it
     sees. Reads the beginning of the sources and runs functions on a few rows.
     """
-    context = context or RunContext()
+    context = RunContext()
     tried: dict[int, Node] = {}
     frozen: dict[int, Node] = {}
     for node in walk(root):

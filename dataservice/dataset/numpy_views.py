@@ -162,7 +162,7 @@ def to_rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
 
 def _no_form(array: pa.Array, name: str, error: Exception) -> SchemaError:
     return SchemaError(
-        f"column {name!r} of type {array.type} has a value that is no text in UTF-8, or beyond "
+        f"column {name!r} of type {array.type} has a value that is not text in UTF-8, or beyond "
         f"what Python can hold ({error}); write the files anew, leave it out with select(), or "
         'use map(..., format="arrow")'
     )

@@ -20,29 +20,14 @@ import pyarrow as pa
 from dataservice.dataset.expressions import Expression
 from dataservice.dataset.function import Function
 from dataservice.dataset.node import (
-    INFINITE_CARDINALITY,
-    UNKNOWN_CARDINALITY,
     Node,
     check_depth,
-    freeze_schemas,
     input_fields,
     node_class,
     parameters,
-    register_node,
     walk,
 )
 from dataservice.errors import InvalidArgumentError
-
-__all__ = [
-    "INFINITE_CARDINALITY",
-    "UNKNOWN_CARDINALITY",
-    "Node",
-    "decode_plan",
-    "encode_plan",
-    "fingerprint",
-    "freeze_schemas",
-    "register_node",
-]
 
 _MAGIC: Final = b"DSPLAN01"
 _LENGTHS: Final = struct.Struct("<II")  # bytes of JSON, number of blobs
@@ -202,7 +187,7 @@ def _decode_node(item: Any, inputs: list[Node], blobs: list[bytes]) -> Node:
 def _decode_value(encoded: Any, blobs: list[bytes]) -> Any:
     if not isinstance(encoded, dict):
         if isinstance(encoded, list):
-            raise ValueError("a bare list is no parameter")
+            raise ValueError("a bare list is not a parameter")
         return encoded
     ((tag, content),) = encoded.items()
     if tag == "tuple":

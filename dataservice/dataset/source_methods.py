@@ -33,7 +33,8 @@ from dataservice.dataset.sources import (
     TableSource,
     TFRecordSource,
 )
-from dataservice.errors import InvalidArgumentError, InvalidTypeError, SchemaError
+from dataservice.errors import InvalidTypeError, SchemaError
+from dataservice.runtime.arguments import check_true_or_false
 
 Paths: TypeAlias = "str | Sequence[str]"
 _ALL_FILES = 1 << 40
@@ -209,8 +210,7 @@ class SourceMethods:
         The paths are sorted, or with `shuffle` in an order that depends on the seed and the epoch.
         A function given to `interleave` can pass the path of its row to `from_csv` and the like.
         """
-        if not isinstance(shuffle, bool):
-            raise InvalidArgumentError(f"shuffle must be True or False, got {shuffle!r}")
+        check_true_or_false(shuffle=shuffle)
         source = FileListSource(pattern, storage_options)  # type: ignore[arg-type]
         if not shuffle:
             return cls(source)
@@ -235,8 +235,7 @@ class SourceMethods:
         `timeout_s`. Raises the error of a snapshot that failed, and SchemaError if the schema is
         not `element_spec`.
         """
-        if not isinstance(wait, bool):
-            raise InvalidArgumentError(f"wait must be True or False, got {wait!r}")
+        check_true_or_false(wait=wait)
         if not isinstance(element_spec, pa.Schema | None):
             raise InvalidTypeError(f"element_spec must be a pyarrow.Schema, got {element_spec!r}")
         options = dict(storage_options) if storage_options else None

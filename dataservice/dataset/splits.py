@@ -14,15 +14,13 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from dataservice.dataset.linear import Linear
-from dataservice.dataset.linearise import linearise
-from dataservice.dataset.segments import Segment, open_segment, plan_segments
+from dataservice.dataset.segments import open_segment, plan_segments
 from dataservice.dataset.stream import BatchStream, RunContext
 from dataservice.errors import InvalidArgumentError
 from dataservice.sharding import (
     GROUPING_WINDOWS_PER_EPOCH,
     WINDOWS_PER_EPOCH,
     Split,
-    Window,
     divided,
     tail_target_rows,
     window_target_bytes,
@@ -30,21 +28,6 @@ from dataservice.sharding import (
     window_target_rows,
 )
 from dataservice.split_table import SplitTable
-from dataservice.windowing import Windows, make_windows
-
-__all__ = [
-    "Linear",
-    "Segment",
-    "Split",
-    "Window",
-    "linearise",
-    "make_windows",
-    "open_window",
-    "plan_splits",
-    "plan_windows",
-    "transform_batch",
-    "window_sizes",
-]
 
 
 def plan_splits(linear: Linear) -> SplitTable:
@@ -91,17 +74,6 @@ def _target_elements(linear: Linear, splits: SplitTable) -> int | None:
 def _least_windows(linear: Linear) -> int:
     """Returns how many windows an epoch should have at least, if the data suffice for them."""
     return GROUPING_WINDOWS_PER_EPOCH if linear.group_rows else WINDOWS_PER_EPOCH
-
-
-def plan_windows(linear: Linear, splits: Sequence[Split], epoch: int) -> Windows:
-    """Returns the windows of one epoch."""
-    table = SplitTable.of(splits)
-    return make_windows(
-        table,
-        epoch=linear.shuffle_epoch(epoch),
-        shuffle_seed=linear.shuffle_seed,
-        **window_sizes(linear, table)._asdict(),
-    )
 
 
 def open_window(

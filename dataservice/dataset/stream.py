@@ -145,7 +145,41 @@ class BatchStream(ABC):
         self.close()
 
 
-class TransformStream(BatchStream):
+class OverStream(BatchStream):
+    """A stream over another one: it has that stream's position and is closed with it."""
+
+    def __init__(self, stream: BatchStream) -> None:
+        self._stream = stream
+
+    def state(self) -> State:
+        return self._stream.state()
+
+    def restore(self, state: State) -> None:
+        self._stream.restore(state)
+
+    def close(self) -> None:
+        self._stream.close()
+
+    def location(self) -> str:
+        return self._stream.location()
+
+
+class SuccessiveStream(BatchStream):
+    """Streams that are opened and read one after the other; `_stream` is the open one, if any."""
+
+    def __init__(self) -> None:
+        self._stream: BatchStream | None = None
+
+    def close(self) -> None:
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
+
+    def location(self) -> str:
+        return "" if self._stream is None else self._stream.location()
+
+
+class TransformStream(OverStream):
     """A stream that applies a transform to each batch of another and leaves out empty results.
 
     `one_to_one` says that row i of the output is made from row i of the input.
@@ -154,7 +188,7 @@ class TransformStream(BatchStream):
     def __init__(
         self, stream: BatchStream, transform: Transform, *, one_to_one: bool = False
     ) -> None:
-        self._stream = stream
+        super().__init__(stream)
         self._transform = transform
         self._one_to_one = one_to_one
 
@@ -164,23 +198,11 @@ class TransformStream(BatchStream):
             if batch.num_rows:
                 return batch
 
-    def state(self) -> State:
-        return self._stream.state()
-
-    def restore(self, state: State) -> None:
-        self._stream.restore(state)
-
     def state_after(self, state: State, rows: int) -> State | None:
         return self._stream.state_after(state, rows) if self._one_to_one else None
 
     def advance(self, rows: int) -> int:
         return self._stream.advance(rows) if self._one_to_one else 0
-
-    def close(self) -> None:
-        self._stream.close()
-
-    def location(self) -> str:
-        return self._stream.location()
 
 
 class RowCutter:
@@ -209,13 +231,6 @@ class RowCutter:
             chunk = self._pull()
         return 0 if chunk is None else chunk.num_rows - self._row
 
-    def peek(self, rows: int) -> pa.RecordBatch | None:
-        """Returns what `piece` would return, without consuming it."""
-        if not self.available():
-            return None
-        assert self._chunk is not None
-        return self._chunk.slice(self._row, rows)
-
     def cut(self, rows: int) -> list[pa.RecordBatch]:
         """Returns the next `rows` rows as pieces; fewer rows only at the end of the stream."""
         pieces, self._held = self._held, []
@@ -239,15 +254,17 @@ class RowCutter:
             missing -= piece.num_rows
         return pieces
 
-    def piece(self, rows: int) -> pa.RecordBatch | None:
-        """Returns the next rows of one chunk, at most `rows`; None at the end of the stream."""
+    def piece(self, rows: int | None = None) -> pa.RecordBatch | None:
+        """Returns the next rows of one chunk, at most `rows` if given; None at the end."""
         chunk = self._chunk
         if chunk is None or self._row >= chunk.num_rows:
             chunk = self._pull()
             if chunk is None:
                 return None
         first = self._row
-        count = min(rows, chunk.num_rows - first)
+        count = chunk.num_rows - first
+        if rows is not None and rows < count:
+            count = rows
         self._row = first + count
         return chunk if count == chunk.num_rows else chunk.slice(first, count)
 

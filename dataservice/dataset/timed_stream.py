@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from dataservice.dataset.stream import BatchStream, State
+from dataservice.dataset.stream import BatchStream, OverStream, State
 from dataservice.dataset.timing import OperatorTimes, TimeEntry
 
 
@@ -24,9 +24,9 @@ def timed(stream: BatchStream, times: OperatorTimes | None, key: int) -> BatchSt
     return _TimedStream(stream, entry, times.local)
 
 
-class _TimedStream(BatchStream):
+class _TimedStream(OverStream):
     def __init__(self, stream: BatchStream, entry: TimeEntry, local: threading.local) -> None:
-        self._stream = stream
+        super().__init__(stream)
         self._entry = entry
         self._local = local
 
@@ -45,23 +45,11 @@ class _TimedStream(BatchStream):
             entry.time_s += passed_s - local.below_s
             local.below_s = outer + passed_s
 
-    def state(self) -> State:
-        return self._stream.state()
-
-    def restore(self, state: State) -> None:
-        self._stream.restore(state)
-
     def state_after(self, state: State, rows: int) -> State | None:
         return self._stream.state_after(state, rows)
 
     def advance(self, rows: int) -> int:
         return self._stream.advance(rows)
-
-    def close(self) -> None:
-        self._stream.close()
-
-    def location(self) -> str:
-        return self._stream.location()
 
     def stats(self) -> dict[str, Any]:
         return self._stream.stats()

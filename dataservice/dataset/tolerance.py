@@ -41,6 +41,11 @@ def tolerant(root: Node) -> Node:
     return rewrite(root, tolerate)
 
 
+def as_run(root: Node, on_error: str) -> Node:
+    """Returns the plan as a job with this `on_error` runs it."""
+    return tolerant(root) if on_error == "skip" else root
+
+
 def check_on_error(value: Any) -> None:
     """Raises InvalidArgumentError unless `value` is "raise" or "skip"."""
     check_choice("on_error", value, ON_ERROR)

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from dataservice.dispatcher import events as ev
 from dataservice.dispatcher.jobs import Iteration
-from dataservice.dispatcher.plans import RowMark
 from dataservice.dispatcher.registrations import Dataset
 from dataservice.dispatcher.requests import LeaseWindows, OpenIteration
 from dataservice.dispatcher.state import DispatcherState
 from dataservice.errors import InvalidArgumentError
+from dataservice.ranges import RowMark
 from dataservice.vocabulary import INFINITE_CARDINALITY
 
 

@@ -97,5 +97,5 @@ def _history_fact(job: Job) -> ev.JobHistoryRestored:
         job_id=job.job_id,
         idle_since_s=history.idle_since_s,
         endings=tuple((repetition, *programs) for repetition, programs in history.endings.items()),
-        older=tuple(history.older),
+        older=history.older.pairs(),
     )

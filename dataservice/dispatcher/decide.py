@@ -2,7 +2,7 @@
 
 Pure: nothing here changes the state, reads a clock or makes an id. Bad requests raise. A request
 that changes nothing yields no facts, so it costs no journal write and is idempotent. `opening`
-decides how a reader joins, `delivery` decides about windows.
+decides how a reader joins, `leasing` decides about windows.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from dataservice.dispatcher import events as ev
 from dataservice.dispatcher import shares
 from dataservice.dispatcher.jobs import Iteration
 from dataservice.dispatcher.leasing import consumed_facts
-from dataservice.dispatcher.plans import RowMark
 from dataservice.dispatcher.registrations import Dataset
 from dataservice.dispatcher.requests import (
     Decision,
@@ -26,6 +25,7 @@ from dataservice.errors import (
     InvalidArgumentError,
     NotFoundError,
 )
+from dataservice.ranges import RowMark
 from dataservice.vocabulary import (
     DatasetId,
     IterationId,

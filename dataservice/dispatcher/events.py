@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from dataservice.dispatcher.images import TableImage
-from dataservice.dispatcher.plans import RowMark, WindowPlan
+from dataservice.dispatcher.plans import WindowPlan
 from dataservice.dispatcher.resumption import Resumption
 from dataservice.job_options import DEFAULT_OPTIONS, JobOptions
-from dataservice.ranges import Consumed
+from dataservice.ranges import Consumed, RowMark
 from dataservice.vocabulary import (
     DatasetId,
     IterationId,

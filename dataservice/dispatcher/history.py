@@ -7,9 +7,10 @@ repetition that has ended once counts as ended from then on.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
+
+from dataservice.ranges import Ranges
 
 # Enough for a message about any repetition that people still ask about.
 ENDINGS_KEPT: Final = 32
@@ -24,7 +25,7 @@ class JobHistory:
     """
 
     endings: dict[int, tuple[str, ...]] = field(default_factory=dict)
-    older: list[tuple[int, int]] = field(default_factory=list)
+    older: Ranges = field(default_factory=Ranges)
     idle_since_s: float | None = None
 
     def record_end(self, repetition: int, programs: tuple[str, ...]) -> None:
@@ -35,24 +36,11 @@ class JobHistory:
         while len(self.endings) > ENDINGS_KEPT:
             oldest = next(iter(self.endings))
             del self.endings[oldest]
-            self.older = merged([*self.older, (oldest, oldest + 1)])
+            self.older.add(oldest, oldest + 1)
 
     def has_ended(self, repetition: int) -> bool:
-        return repetition in self.endings or any(
-            first <= repetition < end for first, end in self.older
-        )
+        return repetition in self.endings or repetition in self.older
 
     def count(self) -> int:
         """Returns how many repetitions have ended."""
-        return len(self.endings) + sum(end - first for first, end in self.older)
-
-
-def merged(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Returns the same numbers in as few half-open ranges as possible, ascending."""
-    result: list[tuple[int, int]] = []
-    for first, end in sorted(ranges):
-        if result and first <= result[-1][1]:
-            result[-1] = (result[-1][0], max(end, result[-1][1]))
-        else:
-            result.append((first, end))
-    return result
+        return len(self.endings) + len(self.older)

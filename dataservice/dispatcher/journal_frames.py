@@ -15,11 +15,11 @@ from typing import Any, Final
 from dataservice.dispatcher import events, round_events, snapshot_events
 from dataservice.dispatcher.events import Event
 from dataservice.dispatcher.images import image_from_json, image_to_json
-from dataservice.dispatcher.plans import RowMark, plan_from_json, plan_to_json
+from dataservice.dispatcher.plans import plan_from_json, plan_to_json
 from dataservice.dispatcher.resumption import Resumption
 from dataservice.errors import DataLossError
 from dataservice.job_options import JobOptions
-from dataservice.ranges import Consumed
+from dataservice.ranges import Consumed, RowMark
 from dataservice.vocabulary import ShardingPolicy
 
 # Not Event.__subclasses__(): slots=True makes a second class, and both would be listed.

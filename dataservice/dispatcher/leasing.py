@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataservice.dispatcher import caching, ordering, positions, quarantine, shares
 from dataservice.dispatcher import events as ev
 from dataservice.dispatcher.jobs import Iteration
-from dataservice.dispatcher.plans import RowMark, WindowPlan
+from dataservice.dispatcher.plans import WindowPlan
 from dataservice.dispatcher.requests import (
     ALL_WINDOWS,
     Decision,
@@ -27,8 +27,9 @@ from dataservice.dispatcher.state import DispatcherState
 from dataservice.dispatcher.window_records import Phase
 from dataservice.dispatcher.windows import WindowTable
 from dataservice.errors import FailedPreconditionError, InvalidArgumentError
+from dataservice.ranges import RowMark
 from dataservice.stream_counts import workers_per_reader
-from dataservice.vocabulary import IterationId, ReaderId, WorkerId
+from dataservice.vocabulary import IterationId, ReaderId
 
 _NOTHING_EVER = LeaseAnswer((), True)
 _NOTHING_NOW = LeaseAnswer((), False)
@@ -69,7 +70,7 @@ def give_back(state: DispatcherState, request: LeaseWindows) -> Decision:
         and record.phase is Phase.LEASED
         and (record.worker, record.generation) == (request.worker_id, mark.generation)
     )
-    return _fence(request.iteration_id, fenced)
+    return Decision(_fence(request.iteration_id, fenced))
 
 
 def _begin_stream(
@@ -85,17 +86,10 @@ def _begin_stream(
         return Decision(())
     if again is not None and again[0] >= request.sequence:
         return Decision(())
-    begun = ev.WindowsLeased(
-        iteration_id=request.iteration_id,
-        reader_id=request.reader_id,
-        worker_id=request.worker_id,
-        sequence=request.sequence,
-        windows=(),
-    )
     left = tuple(table.leased_to(request.worker_id, request.reader_id))
     # The reader reached the worker after the earlier stream had broken, so the worker is alive.
     lives = quarantine.acquit(state, request.worker_id).events
-    return Decision((*lives, *_fence(request.iteration_id, left).events, begun))
+    return Decision((*lives, *_fence(request.iteration_id, left), _leased(request, ())))
 
 
 def lease_windows(state: DispatcherState, request: LeaseWindows) -> Decision:
@@ -132,14 +126,18 @@ def lease_windows(state: DispatcherState, request: LeaseWindows) -> Decision:
     chosen = quarantine.choose(state, iteration, table, request, size)
     if not chosen:
         return Decision((), _NOTHING_NOW)
-    leased = ev.WindowsLeased(
+    answer = LeaseAnswer(tuple(_lease(table, window) for window in chosen), False)
+    return Decision((_leased(request, chosen),), answer)
+
+
+def _leased(request: LeaseWindows, windows: tuple[int, ...]) -> ev.Event:
+    return ev.WindowsLeased(
         iteration_id=request.iteration_id,
         reader_id=request.reader_id,
         worker_id=request.worker_id,
         sequence=request.sequence,
-        windows=chosen,
+        windows=windows,
     )
-    return Decision((leased,), LeaseAnswer(tuple(_lease(table, w) for w in chosen), False))
 
 
 def _lease_for_all(iteration: Iteration, request: LeaseWindows) -> Decision:
@@ -209,10 +207,13 @@ def sync(state: DispatcherState, request: Sync) -> Decision:
             )
         )
     answered = {mark.window for mark in released}
-    broken = _leased_by(table, request.broken_worker_ids, request.reader_id)
-    due = tuple(window for window in broken if window not in answered)
-    facts.extend(_fence(request.iteration_id, due).events)
-    return Decision(tuple(facts))
+    due = tuple(
+        window
+        for worker_id in request.broken_worker_ids
+        for window in table.leased_to(worker_id, request.reader_id)
+        if window not in answered
+    )
+    return Decision((*facts, *_fence(request.iteration_id, due)))
 
 
 def _accusations(
@@ -236,21 +237,21 @@ def _accusations(
 def answer_sync(state: DispatcherState, request: Sync) -> SyncAnswer:
     """Answers which leases the reader must release, and whether anything is left for it."""
     iteration = state.iterations[request.iteration_id]
-    fences: tuple[RowMark, ...] = ()
-    if iteration.windows is not None:
-        mine = iteration.windows.readers[request.reader_id]
-        records = iteration.windows.records
-        fences = tuple(
-            RowMark(window, records[window].generation, records[window].start_row, False)
-            for window in sorted(mine.fencing)
-        )
     table = iteration.windows
+    fences = () if table is None else tuple(_fences(table, request.reader_id))
     quarantined = () if table is None else tuple(table.quarantined)
     missing = shares.missing(state, iteration)
     ended = iteration.is_over_for(request.reader_id) and not missing
     resumption = positions.awaits_positions(iteration) and iteration.resumption
     awaited = resumption.missing() if resumption else ()
     return SyncAnswer(fences, ended, iteration.finished, missing, awaited, quarantined)
+
+
+def _fences(table: WindowTable, reader_id: ReaderId) -> Iterator[RowMark]:
+    """Yields the leases that the reader must release, with where they began."""
+    for window in sorted(table.readers[reader_id].fencing):
+        record = table.records[window]
+        yield RowMark(window, record.generation, record.start_row, False)
 
 
 def consumed_facts(
@@ -266,8 +267,7 @@ def consumed_facts(
     new = tuple(mark for mark in marks if _is_new(iteration.windows, reader_id, mark))
     if not new:
         return []
-    consumed = ev.RowsConsumed(iteration_id=iteration.iteration_id, reader_id=reader_id, marks=new)
-    return [consumed]
+    return [ev.RowsConsumed(iteration_id=iteration.iteration_id, reader_id=reader_id, marks=new)]
 
 
 def _is_new(table: WindowTable, reader_id: ReaderId, mark: RowMark) -> bool:
@@ -291,14 +291,8 @@ def _check_marks(table: WindowTable, marks: Iterable[RowMark]) -> None:
             )
 
 
-def _leased_by(table: WindowTable, workers: Iterable[WorkerId], reader_id: ReaderId) -> list[int]:
-    return [window for worker in workers for window in table.leased_to(worker, reader_id)]
-
-
-def _fence(iteration_id: IterationId, windows: tuple[int, ...]) -> Decision:
-    if not windows:
-        return Decision(())
-    return Decision((ev.WindowsFenced(iteration_id=iteration_id, windows=windows),))
+def _fence(iteration_id: IterationId, windows: tuple[int, ...]) -> tuple[ev.Event, ...]:
+    return (ev.WindowsFenced(iteration_id=iteration_id, windows=windows),) if windows else ()
 
 
 def touched(

@@ -32,21 +32,16 @@ class ListingLimit:
         UnavailableError if too many calls list or wait, or if the turn takes longer than
         `PLAN_WAIT_S` to come: then the caller frees its place and may ask again.
         """
-        if self._planners.acquire(blocking=False):
-            try:
-                with self._turn(what) as turn:
-                    if turn.acquire(timeout=PLAN_WAIT_S):
-                        try:
-                            yield
-                            return
-                        finally:
-                            turn.release()
-            finally:
-                self._planners.release()
-        raise UnavailableError(
+        refusal = UnavailableError(
             f"cannot list the sources of {what} yet: they are being listed for another "
             "client, or as many clients as allowed wait for listings; try again"
         )
+        with (
+            _held(self._planners, 0, refusal),
+            self._turn(what) as turn,
+            _held(turn, PLAN_WAIT_S, refusal),
+        ):
+            yield
 
     @contextmanager
     def _turn(self, what: str) -> Iterator[threading.Lock]:
@@ -60,3 +55,15 @@ class ListingLimit:
                 self._users[what] -= 1
                 if not self._users[what]:
                     del self._users[what], self._turns[what]
+
+
+@contextmanager
+def _held(
+    lock: threading.Lock | threading.Semaphore, wait_s: float, refusal: Exception
+) -> Iterator[None]:
+    if not lock.acquire(timeout=wait_s):
+        raise refusal
+    try:
+        yield
+    finally:
+        lock.release()

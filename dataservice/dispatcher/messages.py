@@ -10,14 +10,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 
-from dataservice.dispatcher.plans import RowMark
 from dataservice.dispatcher.requests import Lease
 from dataservice.dispatcher.resumption import SavedPosition
 from dataservice.dispatcher.snapshot_requests import Chunk, WrittenWindow
 from dataservice.errors import InvalidArgumentError
 from dataservice.job_options import JobOptions
 from dataservice.omissions import Omitted
-from dataservice.ranges import Consumed
+from dataservice.ranges import Consumed, RowMark
 from dataservice.wire import dispatcher_pb2 as pb
 
 

@@ -18,7 +18,6 @@ from dataservice.dispatcher.soft_state import SoftState
 from dataservice.dispatcher.state_store import StateStore
 from dataservice.dispatcher.worker_set import WorkersUpdate
 from dataservice.job_options import JobOptions
-from dataservice.runtime.clock import Clock
 from dataservice.vocabulary import ShardingPolicy
 
 # From an encoded dataset plan and a repetition to the plan of its windows.
@@ -37,7 +36,7 @@ class OpeningHandlers:
         listing_limit: ListingLimit,
         planner: Planner,
         lister: Lister,
-        clock: Clock,
+        clock: Callable[[], float],
         wall_clock: Callable[[], float],
     ) -> None:
         self._state = store.state
@@ -87,7 +86,7 @@ class OpeningHandlers:
     ) -> tuple[OpenAnswer, Dataset, WorkersUpdate]:
         with self._transaction():
             answer: OpenAnswer = self._commit(opening.open_iteration(self._state, request, plan))
-            self._soft_state.presence.renew_reader(request.reader_id, self._clock.now_s())
+            self._soft_state.presence.renew_reader(request.reader_id, self._clock())
             dataset = self._state.datasets[answer.dataset_id]
             iteration = self._state.iterations[answer.iteration_id]
             return (

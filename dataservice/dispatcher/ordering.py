@@ -1,6 +1,6 @@
 """Decisions about iterations whose rows come in a fixed order: one reader, bounded lookahead.
 
-Pure, like `delivery`. The reader puts windows in order, so windows that come early wait in its
+Pure, like `leasing`. The reader puts windows in order, so windows that come early wait in its
 memory. Rules: windows that were given back may be leased again at any time, since the reader may be
 waiting for just those. Fresh windows are leased only up to `LOOKAHEAD` per worker beyond the first
 unfinished one, and few at a time, so that neighbouring windows go to different workers.

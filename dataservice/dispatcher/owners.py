@@ -16,10 +16,10 @@ from dataservice.dispatcher import decide
 from dataservice.dispatcher import events as ev
 from dataservice.dispatcher.leasing import consumed_facts
 from dataservice.dispatcher.liveness import Deadlines
-from dataservice.dispatcher.plans import RowMark
 from dataservice.dispatcher.requests import Decision
 from dataservice.dispatcher.state import DispatcherState
 from dataservice.dispatcher.state_store import StateStore
+from dataservice.ranges import RowMark
 from dataservice.vocabulary import ReaderId
 
 logger = logging.getLogger(__name__)

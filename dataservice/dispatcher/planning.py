@@ -45,7 +45,8 @@ def plan_windows(plan: bytes, repetition: int, options: JobOptions) -> WindowPla
     Blocks while sources are listed. UnsplittableError if the rows cannot be divided among workers,
     SourceError for files that cannot be read.
     """
-    from dataservice.dataset.splits import linearise, plan_splits, window_sizes
+    from dataservice.dataset.linearise import linearise
+    from dataservice.dataset.splits import plan_splits, window_sizes
 
     linear = linearise(_decoded(plan, options))
     splits = plan_splits(linear)
@@ -66,7 +67,7 @@ def plan_snapshot(plan: bytes) -> WindowPlan | None:
     That is so if its rows cannot be divided, and if it has operators on batches, since batches form
     only after the division. Blocks while sources are listed.
     """
-    from dataservice.dataset.splits import linearise
+    from dataservice.dataset.linearise import linearise
 
     try:
         linear = linearise(_decoded(plan, _PLAIN))
@@ -80,8 +81,7 @@ def plan_snapshot(plan: bytes) -> WindowPlan | None:
 
 def _decoded(plan: bytes, options: JobOptions) -> Node:
     from dataservice.dataset.plan import decode_plan
-    from dataservice.dataset.tolerance import tolerant
+    from dataservice.dataset.tolerance import as_run
 
-    node = decode_plan(plan)
     # With on_error="skip", files that cannot be planned are left for workers to count and report.
-    return tolerant(node) if options.on_error == "skip" else node
+    return as_run(decode_plan(plan), options.on_error)

@@ -1,4 +1,4 @@
-"""How an iteration is cut into windows, and the marks that tell how far a window has been read.
+"""How an iteration is cut into windows.
 
 Pure values. Invariant: a plan and a round number give the same windows in every process, so the
 journal holds the splits once and no windows. Work that takes long for many splits can be done
@@ -13,20 +13,11 @@ import json
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from dataservice.sharding import Split, epoch_of
 from dataservice.split_table import SplitTable
 from dataservice.windowing import Windows, make_windows
-
-
-class RowMark(NamedTuple):
-    """Output rows [0, row) of a window; with `final` the window has no further rows."""
-
-    window: int
-    generation: int
-    row: int
-    final: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from dataservice.dispatcher.events import Event
-from dataservice.dispatcher.plans import RowMark
 from dataservice.dispatcher.resumption import SavedPosition
 from dataservice.dispatcher.round_table import Block
 from dataservice.dispatcher.suspicion import Quarantined
 from dataservice.job_options import DEFAULT_OPTIONS, JobOptions
-from dataservice.ranges import Consumed
+from dataservice.ranges import Consumed, RowMark
 from dataservice.sharding import Window
 from dataservice.vocabulary import (
     DatasetId,

@@ -10,7 +10,6 @@ import logging
 import threading
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final
 
 from dataservice.config import DispatcherConfig
@@ -28,7 +27,6 @@ from dataservice.errors import (
 from dataservice.runtime.addresses import format_address
 from dataservice.runtime.arguments import limit_s
 from dataservice.runtime.auth import TlsConfig, resolve_token
-from dataservice.runtime.clock import SystemClock
 from dataservice.runtime.ending import end_with_program
 from dataservice.runtime.forking import Origin
 from dataservice.runtime.journal import Journal, SqliteJournal
@@ -102,7 +100,6 @@ class DispatchServer:
         if config.fault_tolerant_mode:
             self._journal = _open_journal(config)
         self._service = DispatcherService(
-            clock=SystemClock(),
             planner=plan_windows,
             lister=list_files,
             saving=SavingSettings(
@@ -181,12 +178,7 @@ class DispatchServer:
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_exc: object) -> None:
         self.stop()
 
     def __del__(self) -> None:

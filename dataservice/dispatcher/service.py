@@ -26,7 +26,6 @@ from dataservice.dispatcher.long_polls import LongPolls
 from dataservice.dispatcher.opening_handlers import Lister, OpeningHandlers, Planner
 from dataservice.dispatcher.overview import Overview
 from dataservice.dispatcher.owners import OwnerWaits
-from dataservice.dispatcher.plans import RowMark
 from dataservice.dispatcher.presence import Presence
 from dataservice.dispatcher.registrations import Dataset, Worker
 from dataservice.dispatcher.reports import ReaderReport, WorkerReport
@@ -47,7 +46,7 @@ from dataservice.dispatcher.soft_state import SoftState
 from dataservice.dispatcher.state_store import StateStore
 from dataservice.dispatcher.worker_set import WorkersUpdate
 from dataservice.omissions import NOTHING, Omitted
-from dataservice.runtime.clock import Clock
+from dataservice.ranges import RowMark
 from dataservice.vocabulary import (
     DatasetId,
     IterationId,
@@ -84,7 +83,6 @@ class DispatcherService:
     def __init__(
         self,
         *,
-        clock: Clock,
         planner: Planner,
         lister: Lister = lambda _plan, _policy, _num_shards, _options: "",
         saving: SavingSettings = UNDIVIDED,
@@ -98,23 +96,20 @@ class DispatcherService:
         heartbeats_per_s: float = HEARTBEATS_PER_S,
         max_polls: int = CONTROL_MAX_POLLS,
         max_planners: int = CONTROL_MAX_PLANNERS,
+        clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self._clock = clock
         self._wall_clock = wall_clock
         listing_limit = ListingLimit(max_planners)
         self._polls = LongPolls(max_polls, POLLS_REFUSED_PER_S)
-        self.presence = Presence(
-            worker_timeout_s, client_timeout_s, clock.now_s(), heartbeats_per_s
-        )
+        self.presence = Presence(worker_timeout_s, client_timeout_s, clock(), heartbeats_per_s)
         self._soft_state = SoftState(self.presence)
-        self._collector = lifecycle.Collector(
-            job_gc_timeout_s, job_gc_check_interval_s, clock.now_s()
-        )
+        self._collector = lifecycle.Collector(job_gc_timeout_s, job_gc_check_interval_s, clock())
         self._store = StateStore(journal, self._soft_state.apply)
         self._state = self._store.state
         self._transaction, self._commit = self._store.transaction, self._store.commit
-        self._soft_state.restore(self._state, clock.now_s())
+        self._soft_state.restore(self._state, clock())
         self.overview = Overview(self._store, self._soft_state, wall_clock)
         self.openings = OpeningHandlers(
             self._store, self._soft_state, listing_limit, planner, lister, clock, wall_clock
@@ -126,7 +121,7 @@ class DispatcherService:
 
     def interval_s(self, client_id: str) -> float:
         """Returns how long the client answered now must at least be silent. Takes no lock."""
-        return self.presence.least_silence_s(client_id, self._clock.now_s())
+        return self.presence.least_silence_s(client_id, self._clock())
 
     def close(self) -> None:
         """Wakes calls that wait for windows; these and later calls raise UnavailableError."""
@@ -148,7 +143,7 @@ class DispatcherService:
     def register_worker(self, request: RegisterWorker) -> WorkerPlace:
         with self._transaction():
             self._commit(decide.register_worker(self._state, request))
-            self.presence.renew_worker(request.worker_id, self._clock.now_s())
+            self.presence.renew_worker(request.worker_id, self._clock())
             return shares.place_of(self._state, request.worker_id)
 
     def heartbeat(
@@ -164,7 +159,7 @@ class DispatcherService:
             self._renew_worker(worker_id)
             self._commit(self._soft_state.evidence.on_heartbeat(self._state, worker_id, number))
             self._commit(rounds.trust(self._state, worker_id, iteration_ids))
-            self._soft_state.reports.record_worker(worker_id, report, self._clock.now_s())
+            self._soft_state.reports.record_worker(worker_id, report, self._clock())
             answer = HeartbeatAnswer(
                 decide.ended_iterations(self._state, iteration_ids),
                 self.snapshots.work_for(worker_id, snapshot_ids),
@@ -184,18 +179,18 @@ class DispatcherService:
         """
         pause_s = 0.0
         with self._transaction(), self._polls.slot() as slot:
-            deadline_s = self._clock.now_s() + min(wait_s, LONG_POLL_MAX_S)
+            deadline_s = self._clock() + min(wait_s, LONG_POLL_MAX_S)
             self._renew_worker(request.worker_id)
             self._commit(leasing.give_back(self._state, request))
             while not self._soft_state.was_denied(request):
                 answer = self._try_lease(request)
-                left_s = deadline_s - self._clock.now_s()
+                left_s = deadline_s - self._clock()
                 if answer.leases or answer.ended:
                     return answer
                 if left_s <= 0 or not request.count:
                     break
                 if not slot.take():
-                    pause_s = self._polls.pause_s(self._clock.now_s())
+                    pause_s = self._polls.pause_s(self._clock())
                     break
                 self._store.wait_for_change(request.iteration_id, left_s)
                 decide.check_worker(self._state, request.worker_id)
@@ -267,7 +262,7 @@ class DispatcherService:
         """
         self._store.retry()
         with self._transaction():
-            now_s = self._clock.now_s()
+            now_s = self._clock()
             timed_out = self.presence.take_timed_out(now_s)
             if timed_out.stood_still_s:
                 logger.warning(
@@ -301,13 +296,13 @@ class DispatcherService:
 
     def _renew_worker(self, worker_id: WorkerId) -> None:
         decide.check_worker(self._state, worker_id)
-        self.presence.renew_worker(worker_id, self._clock.now_s())
+        self.presence.renew_worker(worker_id, self._clock())
 
     def _renew_reader(
         self, reader_id: ReaderId, iteration_id: IterationId, report: ReaderReport | None = None
     ) -> Iteration:
         iteration = decide.find_reader(self._state, reader_id, iteration_id)
-        now_s = self._clock.now_s()
+        now_s = self._clock()
         self.presence.renew_reader(reader_id, now_s)
         self.owners.stop_waiting_for(reader_id)
         if report is not None:

@@ -15,9 +15,9 @@ from typing import Any, Final, NamedTuple
 from dataservice.dispatcher import snapshot_events as ev
 from dataservice.dispatcher.events import Event
 from dataservice.dispatcher.images import image_of, table_of
-from dataservice.dispatcher.plans import RowMark
 from dataservice.dispatcher.window_records import Phase
 from dataservice.dispatcher.windows import WindowTable
+from dataservice.ranges import RowMark
 from dataservice.vocabulary import DatasetId, ReaderId, SnapshotId, WorkerId
 
 # Closed snapshots are remembered so that handles learn the outcome; the oldest are forgotten.

@@ -24,6 +24,7 @@ from dataservice.dispatcher.resumption import Resumption
 from dataservice.dispatcher.round_table import ROUND_FACTS, RoundFact, RoundTable
 from dataservice.dispatcher.windows import WindowTable, settle_accusations
 from dataservice.dispatcher.worker_iterations import WorkerIterations
+from dataservice.ranges import Ranges
 from dataservice.vocabulary import (
     EXACTLY_ONCE,
     INFINITE_CARDINALITY,
@@ -370,7 +371,7 @@ class DispatcherState:
     def _restore_history(self, event: ev.JobHistoryRestored) -> None:
         self.jobs[event.job_id].history = JobHistory(
             endings={repetition: tuple(programs) for repetition, *programs in event.endings},
-            older=[(first, end) for first, end in event.older],
+            older=Ranges(event.older),
             idle_since_s=event.idle_since_s,
         )
 

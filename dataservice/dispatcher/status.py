@@ -111,7 +111,7 @@ def _skipped(omitted: Mapping[ReaderId, Omitted]) -> dict[str, Any]:
 
 
 def _iteration(iteration: Iteration, readers: Mapping[ReaderId, ReaderReport]) -> dict[str, Any]:
-    values: dict[str, Any] = {
+    return {
         "iteration_id": iteration.iteration_id,
         "repetition": iteration.repetition,
         "finished": iteration.finished,
@@ -127,35 +127,41 @@ def _iteration(iteration: Iteration, readers: Mapping[ReaderId, ReaderReport]) -
             }
             for reader_id, reader in iteration.readers.items()
         ],
+        **_progress(iteration),
     }
-    if iteration.rounds is not None:
-        values["rounds"] = {
-            "complete": iteration.rounds.complete,
-            "consumed": list(iteration.rounds.consumed),
-            "missing_consumers": list(iteration.rounds.missing()),
+
+
+def _progress(iteration: Iteration) -> dict[str, Any]:
+    """Describes how far an iteration is, in rounds, tasks or windows."""
+    rounds, table = iteration.rounds, iteration.windows
+    if rounds is not None:
+        return {
+            "rounds": {
+                "complete": rounds.complete,
+                "consumed": list(rounds.consumed),
+                "missing_consumers": list(rounds.missing()),
+            }
         }
-        return values
-    table = iteration.windows
     if table is None:
         parts: Collection[bool] = iteration.shards or iteration.tasks.values()
-        values["tasks"] = {"all": len(parts), "finished": sum(parts)}
-        return values
-    values["windows"] = {
-        "planned": table.planned,
-        "done": table.done,
-        "in_flight": len(table.records) - len(table.orphans),
-        "pending": table.planned - table.cursor + len(table.orphans),
-        "more_rounds": not table.is_exhausted,
-        "suspected": len(table.suspicions.cases),
-        "quarantined": [entry.what for entry in table.quarantined],
+        return {"tasks": {"all": len(parts), "finished": sum(parts)}}
+    return {
+        "windows": {
+            "planned": table.planned,
+            "done": table.done,
+            "in_flight": len(table.records) - len(table.orphans),
+            "pending": table.planned - table.cursor + len(table.orphans),
+            "more_rounds": not table.is_exhausted,
+            "suspected": len(table.suspicions.cases),
+            "quarantined": [entry.what for entry in table.quarantined],
+        },
+        "rows_consumed": table.rows_consumed,
+        "lost": {
+            "windows": table.lost_windows,
+            "rows_at_most": table.lost_rows,
+            "windows_not_counted": table.lost_uncounted,
+        },
     }
-    values["rows_consumed"] = table.rows_consumed
-    values["lost"] = {
-        "windows": table.lost_windows,
-        "rows_at_most": table.lost_rows,
-        "windows_not_counted": table.lost_uncounted,
-    }
-    return values
 
 
 def describe_jobs(

@@ -186,19 +186,17 @@ def _omissions(jobs: Sequence[dict[str, Any]]) -> Iterator[str]:
     """Yields paragraphs about each epoch of which rows were left out, quarantined or lost."""
     for job in jobs:
         for iteration in job["iterations"]:
+            title = f"job {job['name'] or job['job_id']}, epoch {iteration['repetition']}"
             omitted = Omitted.from_json(iteration["skipped"])
             if omitted:
-                title = f"job {job['name'] or job['job_id']}, epoch {iteration['repetition']}"
                 yield _paragraph(f"{title} leaves out {omitted}:", omitted.messages)
             quarantined = (iteration.get("windows") or {}).get("quarantined")
             if quarantined:
-                title = f"job {job['name'] or job['job_id']}, epoch {iteration['repetition']}"
                 yield _paragraph(
                     f"{title}: windows in quarantine, because they killed workers:", quarantined
                 )
             lost = _lost(iteration)
             if lost:
-                title = f"job {job['name'] or job['job_id']}, epoch {iteration['repetition']}"
                 yield _visible(
                     f"{title}, delivered at most once: rows in flight were lost in {lost}"
                 )

@@ -1,12 +1,12 @@
 """The window table of one iteration: leases, and how far each window has been read.
 
 Pure. Methods that change the table are total: a change that does not apply is ignored, so that a
-replayed journal always gives the same table. Invariants (`check_invariants`): windows are first
-leased in the order of their index; a window below the cursor without a record is done; every index
-(owned, pending, fencing, received, by worker) agrees with the records; a window has at most one
-owner, and its generation grows each time its lease ends. The base is what is done or consumed but
-belongs to no live reader: the rows of departed readers, and those consumed before a resume. Which
-windows may have killed workers is kept in `suspicion`.
+replayed journal always gives the same table. Invariants (`invariants.check_windows`): windows are
+first leased in the order of their index; a window below the cursor without a record is done; every
+index (owned, pending, fencing, received, by worker) agrees with the records; a window has at most
+one owner, and its generation grows each time its lease ends. The base is what is done or consumed
+but belongs to no live reader: the rows of departed readers, and those consumed before a resume.
+Which windows may have killed workers is kept in `suspicion`.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, filterfalse, islice
 
-from dataservice.dispatcher.plans import RowMark, WindowPlan
+from dataservice.dispatcher.plans import WindowPlan
 from dataservice.dispatcher.suspicion import Quarantined, Suspicions, describe_window
 from dataservice.dispatcher.window_records import Phase, ReaderWindows, Round, WindowRecord
-from dataservice.ranges import Consumed, Ranges
+from dataservice.ranges import Consumed, Ranges, RowMark
 from dataservice.sharding import Window
 from dataservice.vocabulary import ReaderId, WorkerId
 

@@ -16,8 +16,6 @@ from typing import Final
 
 from dataservice.runtime.cores import available_cores
 
-__all__ = ["keep_freed_memory"]
-
 # The numbers of these settings in glibc's <malloc.h>.
 _TRIM_THRESHOLD: Final = -1
 _TOP_PAD: Final = -2

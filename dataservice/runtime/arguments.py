@@ -153,7 +153,7 @@ def check_text(what: str, value: Any) -> None:
 
 
 def check_true_or_false(**values: Any) -> None:
-    """Raises InvalidArgumentError unless each value is a bool."""
+    """Raises InvalidTypeError unless each value is a bool."""
     for name, value in values.items():
         if not isinstance(value, bool):
             raise InvalidTypeError(f"{name} must be True or False, got {value!r}")

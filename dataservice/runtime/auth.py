@@ -21,16 +21,6 @@ from dataservice.errors import FailedPreconditionError, InvalidArgumentError, Un
 from dataservice.runtime.private_folder import private_folder
 from dataservice.runtime.tls_probe import check_roots, check_server_pair
 
-__all__ = [
-    "TOKEN_ENV",
-    "TOKEN_FILE_ENV",
-    "TOKEN_METADATA_KEY",
-    "TlsConfig",
-    "default_token_path",
-    "resolve_token",
-    "tokens_equal",
-]
-
 TOKEN_METADATA_KEY: Final = "x-dataservice-token"
 TOKEN_ENV: Final = "DATASERVICE_TOKEN"
 TOKEN_FILE_ENV: Final = "DATASERVICE_TOKEN_FILE"

@@ -12,8 +12,6 @@ from typing import Generic, TypeVar
 
 from dataservice.errors import CancelledError, DeadlineExceededError, InvalidArgumentError
 
-__all__ = ["BoundedQueue"]
-
 T = TypeVar("T")
 
 

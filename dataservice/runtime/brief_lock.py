@@ -11,7 +11,6 @@ some milliseconds waits for the lock in the normal way.
 from __future__ import annotations
 
 import threading
-from types import TracebackType
 from typing import Final
 
 _TRIES: Final = 40
@@ -43,10 +42,5 @@ class BriefLock:
     def __enter__(self) -> bool:
         return self.acquire()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_exc: object) -> None:
         self.release()

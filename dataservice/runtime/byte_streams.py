@@ -9,7 +9,6 @@ import functools
 import select
 import socket
 import ssl
-import struct
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -18,11 +17,8 @@ from typing import Final, Protocol
 from dataservice.errors import DeadlineExceededError
 from dataservice.runtime.owned_socket import OwnedSocket, lost
 
-__all__ = ["ByteStream", "PlainStream", "TlsStream"]
-
 # The interval at which a waiting thread checks again, in case a wake-up got lost.
 _SLICE_S: Final = 0.25
-_TIMEOUT: Final = struct.Struct("@ll")
 # As plain numbers, since combining enum flags takes a microsecond.
 _WHOLE: Final = int(socket.MSG_WAITALL)
 _AT_ONCE: Final = int(socket.MSG_DONTWAIT)
@@ -71,11 +67,7 @@ class PlainStream(OwnedSocket):
     def __init__(self, sock: socket.socket) -> None:
         super().__init__(sock)
         _tune(sock)
-        # With blocking calls that time out, a wait is one system call instead of two.
-        sock.setblocking(True)
-        slice_s = _TIMEOUT.pack(int(_SLICE_S), int(_SLICE_S % 1 * 1e6))
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, slice_s)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, slice_s)
+        self._block_at_most(_SLICE_S, socket.SO_RCVTIMEO, socket.SO_SNDTIMEO)
 
     def receive(self, room: memoryview, deadline_s: float, *, whole: bool) -> int:
         flags = _WHOLE if whole else 0

@@ -31,8 +31,6 @@ from dataservice.runtime.message import (
 )
 from dataservice.runtime.shared_memory import Body
 
-__all__ = ["Connection", "ConnectionExchange"]
-
 
 class Connection(Protocol):
     """One end of a connection; both ends behave alike. Thread safe.
@@ -197,7 +195,7 @@ class ConnectionExchange:
         # a peer that is no server of this protocol.
         if received.kind is not kind or (kind is Kind.OPEN and received.header):
             said = f"{self._address} said {received.kind.name} where {kind.name} was expected"
-            raise self._keep(DataLossError(f"{said}: it is no server of this protocol"))
+            raise self._keep(DataLossError(f"{said}: it is not a server of this protocol"))
 
     def _act(self, call: Callable[[], Any]) -> Any:
         """Calls and, on failure, ends the exchange with the error, which later calls raise again.

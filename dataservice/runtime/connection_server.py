@@ -40,8 +40,6 @@ from dataservice.runtime.message import (
 from dataservice.runtime.shared_memory import Body
 from dataservice.runtime.threads import end_threads
 
-__all__ = ["ChannelHandler", "ConnectionChannel", "ConnectionServer"]
-
 logger = logging.getLogger(__name__)
 
 # The time that a client has to receive how an exchange ended.

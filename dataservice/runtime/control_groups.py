@@ -11,8 +11,6 @@ import posixpath
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, TypeAlias
 
-__all__ = ["Group", "Read", "groups", "own_groups", "text_of"]
-
 # Returns the text of the file at a path, or None.
 Read: TypeAlias = Callable[[str], str | None]
 

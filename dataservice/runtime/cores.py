@@ -16,8 +16,6 @@ from typing import Final
 
 from dataservice.runtime.control_groups import Group, Read, own_groups, text_of
 
-__all__ = ["available_cores", "limit_libraries", "quota_cores"]
-
 # The variables from which NumPy's arithmetic, torch, Numba's parallel loops and Arrow's decoding
 # take their number of threads. Without them, these libraries count the cores, whatever the quota.
 _THREADS_OF_LIBRARIES: Final = (

@@ -26,8 +26,6 @@ from dataservice.runtime.message import Message, error_from_payload, error_paylo
 from dataservice.runtime.sockets import sever_connections, sever_connections_to
 from dataservice.runtime.watchdog import Watchdog
 
-__all__ = ["TRANSPORT_ERRORS", "Exchange", "ServerChannel"]
-
 logger = logging.getLogger(__name__)
 
 TRANSPORT_ERRORS = (pa.ArrowException, OSError)

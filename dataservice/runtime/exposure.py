@@ -11,8 +11,6 @@ import ipaddress
 
 from dataservice.errors import InvalidArgumentError
 
-__all__ = ["check_exposure", "is_loopback"]
-
 
 def is_loopback(host: str) -> bool:
     """True if only processes of this machine can reach a server bound to ``host``.

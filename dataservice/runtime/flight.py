@@ -39,8 +39,6 @@ from dataservice.runtime.message import error_from_payload, error_payload, find_
 from dataservice.runtime.sockets import sever_connections
 from dataservice.runtime.tls_probe import explained
 
-__all__ = ["FlightClient", "FlightServer"]
-
 logger = logging.getLogger(__name__)
 
 _CHANNEL_OPTIONS = (

@@ -15,8 +15,6 @@ import pyarrow as pa
 from dataservice.errors import DataLossError
 from dataservice.runtime.message import Message, check_message, check_size
 
-__all__ = ["CONTROL", "SCHEMA", "unpack", "write"]
-
 SCHEMA = pa.schema([pa.field("body", pa.large_binary(), nullable=False)])
 _EMPTY_BODY = pa.py_buffer(b"")
 # Not made by `pa.array`, which imports pandas if that is installed, for a third of a second.

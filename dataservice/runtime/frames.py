@@ -1,7 +1,7 @@
-"""Record batches as bodies of messages: Arrow IPC without the schema, and a CRC.
+"""Record batches as bodies of messages: Arrow IPC without the schema.
 
-The schema travels once, when a stream opens. Arrow IPC has no checksum and most damage decodes
-into other data, so a receiver passes in the CRC that the sender computed.
+The schema travels once, when a stream opens, with a CRC. Arrow IPC has no checksum and most damage
+to a batch decodes into other data, so a receiver compares a `checksum` of the body first.
 
 Knows no streams, no files and not the meaning of columns. Invariant: a batch returned by
 `decode_batch` is safe to read, whatever bytes arrived.
@@ -16,21 +16,10 @@ from typing import Literal
 import pyarrow as pa
 
 from dataservice.errors import DataLossError, InvalidArgumentError
-
-__all__ = [
-    "BatchBody",
-    "BatchEncoder",
-    "Compression",
-    "crc32",
-    "decode_batch",
-    "decode_schema",
-    "encode_batch",
-    "encode_schema",
-]
+from dataservice.runtime.checksum import aligned
 
 Compression = Literal["lz4", "zstd"]
 
-_ALIGNMENT_BYTES = 8  # to which Arrow IPC pads the buffers inside a body
 _ONE_THREAD = pa.ipc.IpcWriteOptions(use_threads=False)
 _CRC = struct.Struct("<I")
 _DECODE_ERRORS = (pa.ArrowException, OSError, EOFError, OverflowError)
@@ -111,39 +100,19 @@ class BatchEncoder:
         return BatchBody(batch, self._schema_bytes, size_bytes)
 
 
-def crc32(body: pa.Buffer | bytes) -> int:
-    """Returns the CRC-32 of a body; runs without the GIL, about as fast as memory is read."""
-    return zlib.crc32(body)
-
-
-def decode_batch(
-    body: pa.Buffer,
-    schema: pa.Schema,
-    *,
-    crc: int | None = None,
-) -> pa.RecordBatch:
+def decode_batch(body: pa.Buffer, schema: pa.Schema) -> pa.RecordBatch:
     """Decodes the batch in `body`. Its columns are views of the body, which they keep alive.
 
     A body that is not aligned to 8 bytes is copied first, so that kernels see aligned columns.
     Offsets, lengths and text are checked fully, as they come from a peer. Raises DataLossError if
-    the CRC differs or the bytes are no batch of `schema`.
+    the bytes are no batch of `schema`.
     """
-    if crc is not None and zlib.crc32(body) != crc:
-        raise DataLossError(f"a batch of {body.size} bytes does not match its CRC; read it again")
     try:
-        batch = pa.ipc.read_record_batch(_aligned(body), schema)
+        batch = pa.ipc.read_record_batch(aligned(body), schema)
         batch.validate(full=True)
     except _DECODE_ERRORS as error:
         raise DataLossError(f"a batch of {body.size} bytes is damaged: {error}") from error
     return batch
-
-
-def _aligned(body: pa.Buffer) -> pa.Buffer:
-    if body.address % _ALIGNMENT_BYTES == 0:
-        return body
-    copy = pa.allocate_buffer(body.size)
-    memoryview(copy).cast("B")[:] = memoryview(body).cast("B")
-    return copy
 
 
 def _has_dictionary(data_type: pa.DataType) -> bool:

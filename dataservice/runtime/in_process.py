@@ -44,14 +44,6 @@ from dataservice.runtime.message import (
 from dataservice.runtime.shared_memory import Body
 from dataservice.runtime.threads import end_threads
 
-__all__ = [
-    "InProcessChannel",
-    "InProcessExchange",
-    "InProcessServer",
-    "connect",
-    "is_served_here",
-]
-
 logger = logging.getLogger(__name__)
 
 InProcessHandler = Callable[[dict[str, Any], "InProcessChannel"], None]

@@ -14,8 +14,6 @@ import threading
 from types import FrameType
 from typing import Final
 
-__all__ = ["NO_INTERRUPTS", "HeldInterrupts", "can_hold"]
-
 # The interval at which a wait that an interrupt may end checks for one.
 _POLL_S: Final = 0.1
 

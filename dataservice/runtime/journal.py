@@ -31,8 +31,6 @@ from dataservice.errors import (
 from dataservice.runtime.durable import sync_folder
 from dataservice.runtime.write_ahead_log import REMEDY, check_log
 
-__all__ = ["Journal", "MemoryJournal", "SqliteJournal"]
-
 logger = logging.getLogger(__name__)
 
 _FORMAT = 1
@@ -71,39 +69,6 @@ class Journal(Protocol):
 
     def close(self) -> None:
         """Releases the journal. Idempotent; nothing can be appended afterwards."""
-
-
-class MemoryJournal:
-    """A journal that lives as long as the object."""
-
-    def __init__(self) -> None:
-        self._frames: list[bytes] = []
-        self._closed = False
-        self._lock = threading.Lock()
-
-    def append(self, frames: Sequence[bytes]) -> None:
-        """Appends frames."""
-        with self._lock:
-            self._check_open()
-            self._frames = [*self._frames, *frames]
-
-    def replay(self) -> Iterator[bytes]:
-        """Yields all frames from the oldest on."""
-        return iter(self._frames)
-
-    def replace(self, frames: Sequence[bytes]) -> None:
-        """Replaces all frames by `frames`."""
-        with self._lock:
-            self._check_open()
-            self._frames = list(frames)
-
-    def close(self) -> None:
-        """Refuses further frames; `replay` still works."""
-        self._closed = True
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise FailedPreconditionError("the journal is closed")
 
 
 class SqliteJournal:

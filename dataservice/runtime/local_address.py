@@ -16,8 +16,6 @@ from typing import Final
 
 from dataservice.runtime.shared_memory import is_supported
 
-__all__ = ["NotLocalError", "dial", "listen", "peer_uid", "socket_name"]
-
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 _BACKLOG: Final = 128
 

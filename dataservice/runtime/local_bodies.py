@@ -14,8 +14,6 @@ import pyarrow as pa
 from dataservice.runtime.message import check_header, check_size
 from dataservice.runtime.shared_memory import Body
 
-__all__ = ["room_for", "write_into", "written"]
-
 
 def room_for(header: bytes, body: pa.Buffer | bytes | Body | None) -> int:
     """Returns the bytes that header and body need; raises InvalidArgumentError if too many."""
@@ -32,15 +30,13 @@ def room_for(header: bytes, body: pa.Buffer | bytes | Body | None) -> int:
     return size + len(header)
 
 
-def written(body: Any) -> bytes:
-    """Returns a small body as bytes."""
-    if isinstance(body, bytes):
+def contiguous(body: pa.Buffer | bytes | Body) -> pa.Buffer | bytes:
+    """Returns a body as one piece of memory; only a `Body` is written to get it."""
+    if isinstance(body, pa.Buffer | bytes):
         return body
-    if isinstance(body, pa.Buffer):
-        return bytes(body)
     target = pa.allocate_buffer(body.room)
     first, size = body.write_into(target)
-    return bytes(target.slice(first, size))
+    return target.slice(first, size)
 
 
 def write_into(body: Any, target: pa.Buffer) -> tuple[int, int]:

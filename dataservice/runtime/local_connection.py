@@ -24,15 +24,13 @@ from dataservice.errors import (
     DeadlineExceededError,
     UnavailableError,
 )
-from dataservice.runtime.local_bodies import room_for, write_into, written
+from dataservice.runtime.local_bodies import contiguous, room_for, write_into
 from dataservice.runtime.local_messages import MAX_TEXT_BYTES, Packet, pack
 from dataservice.runtime.message import Kind, Received
 from dataservice.runtime.packet_socket import SLICE_S, PacketSocket
 from dataservice.runtime.segment_pool import SegmentPool
 from dataservice.runtime.shared_memory import Body, OwnSegment, PeerSegments
 from dataservice.vocabulary import SHARED_MEMORY
-
-__all__ = ["LocalConnection"]
 
 logger = logging.getLogger(__name__)
 
@@ -117,7 +115,7 @@ class LocalConnection:
     ) -> None:
         text, body_bytes = header, None
         if body is not None:
-            data = written(body)
+            data = bytes(contiguous(body))
             text, body_bytes = header + data, len(data)
         packet = Packet(kind, len(header), body_bytes, text, released=released)
         self._packets.send(pack(packet), self._peer_segments, deadline_s)

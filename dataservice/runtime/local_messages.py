@@ -14,8 +14,6 @@ from typing import Final, NamedTuple
 from dataservice.errors import DataLossError
 from dataservice.runtime.message import Kind
 
-__all__ = ["MAX_PACKET_BYTES", "MAX_TEXT_BYTES", "Packet", "pack", "unpack"]
-
 _VERSION: Final = 2
 _HEAD = struct.Struct("<BBBxIIIQQ")
 _HAS_BODY: Final = 1

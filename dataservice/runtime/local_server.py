@@ -15,8 +15,6 @@ from dataservice.runtime.connection_server import ChannelHandler, ConnectionServ
 from dataservice.runtime.local_address import listen, peer_uid
 from dataservice.runtime.local_connection import LocalConnection
 
-__all__ = ["LocalServer"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -12,8 +12,6 @@ from typing import Final
 
 from dataservice.runtime.control_groups import Group, Read, own_groups, text_of
 
-__all__ = ["available_memory_bytes", "memory_limit_bytes"]
-
 _UNKNOWN_BYTES: Final = 8 << 30
 
 

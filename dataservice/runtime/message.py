@@ -23,22 +23,6 @@ from dataservice.errors import (
     error_to_dict,
 )
 
-__all__ = [
-    "ACTION",
-    "HELLO_TIMEOUT_S",
-    "MAX_BODY_BYTES",
-    "MAX_HEADER_BYTES",
-    "Kind",
-    "Message",
-    "Received",
-    "check_header",
-    "check_message",
-    "check_size",
-    "error_from_payload",
-    "error_payload",
-    "find_handler",
-]
-
 MAX_BODY_BYTES: Final = (1 << 31) - (1 << 20)
 MAX_HEADER_BYTES: Final = 64 << 20
 # The name of the exchange that has one request and one reply.

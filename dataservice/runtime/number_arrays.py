@@ -13,8 +13,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-__all__ = ["from_numbers", "scalar_of", "to_numbers", "view_of"]
-
 
 def from_numbers(values: np.ndarray) -> pa.Array:
     """Does what `pa.array` does; plain numbers share their memory with the result."""

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["allow_most_files"]
-
 _MOST_FILES: Final = 65_536
 
 

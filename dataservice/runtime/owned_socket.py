@@ -10,16 +10,16 @@ from __future__ import annotations
 import errno
 import select
 import socket
+import struct
 import threading
 from typing import Final
 
 from dataservice.errors import UnavailableError
 
-__all__ = ["OwnedSocket", "is_gone_by", "lost"]
-
 _GONE: Final = frozenset(
     {errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN, errno.EBADF, errno.ECONNABORTED}
 )
+_TIMEOUT: Final = struct.Struct("@ll")
 _HUNG_UP: Final = int(getattr(select, "POLLRDHUP", 0)) | select.POLLHUP
 
 
@@ -32,6 +32,17 @@ class OwnedSocket:
         # that thread holds the lock.
         self._ending = threading.RLock()
         self._closed = False
+
+    def _block_at_most(self, seconds: float, *directions: int) -> None:
+        """Makes calls wait in the kernel, which then give up after ``seconds``.
+
+        A wait is one system call then, instead of two or three. ``directions`` are SO_RCVTIMEO and
+        SO_SNDTIMEO.
+        """
+        self._socket.setblocking(True)
+        limit = _TIMEOUT.pack(int(seconds), int(seconds % 1 * 1e6))
+        for direction in directions:
+            self._socket.setsockopt(socket.SOL_SOCKET, direction, limit)
 
     def is_gone(self) -> bool:
         """True if the peer closed its end, or this end was shut down; does not read."""

@@ -11,7 +11,6 @@ import array
 import os
 import select
 import socket
-import struct
 import time
 from typing import Any, Final, Protocol
 
@@ -23,7 +22,6 @@ from dataservice.runtime.owned_socket import OwnedSocket, is_gone_by, lost
 # The interval at which a waiting thread checks for segments that other threads could not give back.
 SLICE_S: Final = 0.25
 _ANCILLARY_BYTES: Final = socket.CMSG_SPACE(array.array("i", [0]).itemsize)
-_RECEIVE_TIMEOUT: Final = struct.Struct("@ll")
 # As plain numbers, since combining enum flags takes a microsecond.
 _TRUNCATED: Final = int(socket.MSG_TRUNC) | int(socket.MSG_CTRUNC)
 _CLOEXEC: Final = int(socket.MSG_CMSG_CLOEXEC)
@@ -49,12 +47,8 @@ class PacketSocket(OwnedSocket):
 
     def __init__(self, sock: socket.socket) -> None:
         super().__init__(sock)
-        # Only a wait for a message blocks, so that it is one system call instead of three; the
-        # receive time-out makes it return regularly.
         self._slice_s = SLICE_S
-        limit = _RECEIVE_TIMEOUT.pack(int(SLICE_S), int(SLICE_S % 1 * 1e6))
-        sock.setblocking(True)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+        self._block_at_most(SLICE_S, socket.SO_RCVTIMEO)  # all other calls are made not to block
         self._packet = bytearray(MAX_PACKET_BYTES + 1)
 
     def send(

@@ -28,15 +28,6 @@ from typing import IO, Any
 
 from dataservice.errors import DeadlineExceededError, FailedPreconditionError, UnavailableError
 
-__all__ = [
-    "ChildProcess",
-    "announce_ready",
-    "collect_seldom",
-    "exit_with_parent",
-    "spawn_module",
-    "without_collection",
-]
-
 logger = logging.getLogger(__name__)
 
 PARENT_FD_ENV = "DATASERVICE_PARENT_FD"

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import random
+import time
 from collections.abc import Callable
 from typing import Final, TypeVar
 
@@ -19,7 +20,6 @@ from dataservice.errors import (
     DeadlineExceededError,
     UnavailableError,
 )
-from dataservice.runtime.clock import Clock, SystemClock
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ def retry_until(
     wait: Callable[[float], bool],
     should_stop: Callable[[], bool] | None = None,
     on_wait: Callable[[float], None] | None = None,
-    clock: Clock | None = None,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Reply:
     """Returns the result of the first ``attempt(limit_s)`` that succeeds.
 
@@ -54,7 +54,7 @@ def retry_until(
     waited so far. At the deadline an error of the same class as the last one is raised, which names
     ``waiting_for``.
     """
-    waiting = _Waiting(waiting_for, timeout_s, wait, should_stop, clock or SystemClock())
+    waiting = _Waiting(waiting_for, timeout_s, wait, should_stop, clock)
     pause_s = FIRST_PAUSE_S
     limit_s = min(attempt_timeout_s, timeout_s)
     cause: UnavailableError | DeadlineExceededError | None = None
@@ -87,18 +87,18 @@ class _Waiting:
         timeout_s: float,
         wait: Callable[[float], bool],
         should_stop: Callable[[], bool] | None,
-        clock: Clock,
+        clock: Callable[[], float],
     ) -> None:
         self._waiting_for = waiting_for
         self._timeout_s = timeout_s
         self._wait = wait
         self._should_stop = should_stop
         self._clock = clock
-        self._started_s = clock.now_s()
+        self._started_s = clock()
         self._next_notice_s = FIRST_NOTICE_S
 
     def waited_s(self) -> float:
-        return self._clock.now_s() - self._started_s
+        return self._clock() - self._started_s
 
     def check_stop(self) -> None:
         if self._should_stop is not None and self._should_stop():

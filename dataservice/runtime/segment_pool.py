@@ -16,16 +16,6 @@ from typing import Final, NamedTuple
 
 from dataservice.errors import DataLossError
 
-__all__ = [
-    "HELD_BYTES",
-    "HELD_SEGMENTS",
-    "POOL_BYTES",
-    "POOL_SEGMENTS",
-    "Allocation",
-    "SegmentPool",
-    "capacity_for",
-]
-
 # A reader buffers 24 elements of about 1 MiB; these, and some that the consumer uses, can be read
 # in place.
 HELD_BYTES: Final = 44 << 20

@@ -32,8 +32,6 @@ import pyarrow as pa
 from dataservice.errors import DataLossError
 from dataservice.runtime.segment_pool import HELD_BYTES, HELD_SEGMENTS
 
-__all__ = ["Body", "PeerSegments", "OwnSegment", "PeerSegment", "is_supported"]
-
 # One segment smaller than this goes back with the receiver's next message, so that the peer is not
 # woken for the return alone. The bound covers what a large step of training pulls or pushes.
 _CARRIED_BYTES: Final = 8 << 20

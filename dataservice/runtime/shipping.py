@@ -24,8 +24,6 @@ from typing import Any, ClassVar
 
 import cloudpickle
 
-__all__ = ["Pickler", "dumps", "users_code_by_value"]
-
 _OURS = ("dataservice", "pstrain")
 # Folders that hold packages, recognised by name, since those of other environments may be on the
 # path too: environments can be layered, and some distributions have folders of their own.

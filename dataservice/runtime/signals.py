@@ -13,8 +13,6 @@ import queue
 import signal
 from types import FrameType
 
-__all__ = ["StopSignals"]
-
 
 class StopSignals:
     """The stop signals of this process, caught from its construction on.

@@ -22,8 +22,6 @@ from dataservice.runtime.message import ACTION
 from dataservice.runtime.socket_connection import SocketConnection
 from dataservice.runtime.tls_probe import explained
 
-__all__ = ["SocketClient"]
-
 
 class SocketClient:
     """A client of one SocketServer, with a connection for each exchange. Thread safe.

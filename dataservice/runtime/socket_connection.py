@@ -22,12 +22,10 @@ from dataservice.errors import (
     UnavailableError,
 )
 from dataservice.runtime.byte_streams import ByteStream
-from dataservice.runtime.local_bodies import write_into
+from dataservice.runtime.local_bodies import contiguous
 from dataservice.runtime.message import Kind, Received, check_header, check_size
 from dataservice.runtime.shared_memory import Body
 from dataservice.runtime.socket_messages import MessageParser, head_of
-
-__all__ = ["SocketConnection"]
 
 logger = logging.getLogger(__name__)
 
@@ -78,7 +76,7 @@ class SocketConnection:
         then, unless all the time was spent waiting for another sender.
         """
         check_header(header)
-        content = None if body is None else memoryview(_buffer_of(body)).cast("B")
+        content = None if body is None else memoryview(contiguous(body)).cast("B")
         size = None if content is None else content.nbytes
         check_size(size or 0)
         text = memoryview(head_of(kind, len(header), size) + header)
@@ -185,11 +183,3 @@ def _held(lock: threading.Lock, deadline_s: float) -> Iterator[None]:
         yield
     finally:
         lock.release()
-
-
-def _buffer_of(body: pa.Buffer | bytes | Body) -> pa.Buffer | bytes:
-    if isinstance(body, pa.Buffer | bytes):
-        return body
-    target = pa.allocate_buffer(body.room)
-    first, size = write_into(body, target)
-    return target.slice(first, size)

@@ -15,8 +15,6 @@ import pyarrow as pa
 from dataservice.errors import DataLossError
 from dataservice.runtime.message import MAX_BODY_BYTES, MAX_HEADER_BYTES, Kind, Received
 
-__all__ = ["HEAD_BYTES", "STRANGER_HEADER_BYTES", "MessageParser", "head_of"]
-
 # Differs from the first byte that a client of TLS or of HTTP/2 sends.
 _VERSION: Final = 0xD1
 _HEAD: Final = struct.Struct("<BBBxIQ")

@@ -26,8 +26,6 @@ from dataservice.runtime.connection_server import (
 from dataservice.runtime.message import ACTION
 from dataservice.runtime.socket_connection import SocketConnection
 
-__all__ = ["SocketServer"]
-
 logger = logging.getLogger(__name__)
 
 _PING: Final = "ping"

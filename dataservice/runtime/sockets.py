@@ -14,8 +14,6 @@ from collections.abc import Iterator
 
 from dataservice.runtime.addresses import split_address
 
-__all__ = ["sever_connections", "sever_connections_to"]
-
 logger = logging.getLogger(__name__)
 
 

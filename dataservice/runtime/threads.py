@@ -13,8 +13,6 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-__all__ = ["StoppableThread", "end_threads"]
-
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")

@@ -22,7 +22,7 @@ def check_server_pair(cert_path: str, key_path: str) -> None:
         context.load_cert_chain(cert_path, key_path, password="")
     except (ssl.SSLError, ValueError) as error:
         raise InvalidArgumentError(
-            f"the TLS certificate {cert_path} and the key {key_path} are no PEM files without a "
+            f"the TLS certificate {cert_path} and the key {key_path} are not PEM files without a "
             f"password that go together: {error}"
         ) from error
 

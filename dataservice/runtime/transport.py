@@ -25,8 +25,6 @@ from dataservice.runtime.local_address import NotLocalError, dial
 from dataservice.runtime.local_connection import LocalConnection
 from dataservice.vocabulary import DATA_TRANSFER_PROTOCOLS, LOCAL, SHARED_MEMORY
 
-__all__ = ["AnyChannel", "AnyExchange", "open_exchange", "open_local"]
-
 logger = logging.getLogger(__name__)
 
 AnyExchange: TypeAlias = Exchange | ConnectionExchange | InProcessExchange

@@ -13,8 +13,6 @@ import time
 import weakref
 from collections.abc import Callable
 
-__all__ = ["Deadline", "Watchdog"]
-
 logger = logging.getLogger(__name__)
 
 _NEVER_S = float("inf")

@@ -263,15 +263,13 @@ class SnapshotWriter:
 
     def _write_window(self, lease: Lease) -> tuple[Chunk, ...]:
         """Writes the files of a window; up to `_ATTEMPTS` times while storage is unavailable."""
-        for attempt in range(1, _ATTEMPTS + 1):
+        for _ in range(1, _ATTEMPTS):
             try:
                 return self._files.write(lease)
             except UnavailableError as error:
-                if attempt == _ATTEMPTS:
-                    raise
                 logger.warning("window %d is written again: %s", lease.window, error)
                 self._reporter.stop_event.wait(_PAUSE_S)
-        raise CancelledError("no attempt was made")
+        return self._files.write(lease)
 
     def _record_rows(self, window: int, rows: int) -> None:
         with self._changed:

@@ -14,17 +14,19 @@ from functools import cached_property
 
 import pyarrow as pa
 
+from dataservice.dataset.linear import Linear
+from dataservice.dataset.linearise import linearise
 from dataservice.dataset.node import Node, unrepeatable, walk
 from dataservice.dataset.omission_log import OmissionLog, RunOmissions
 from dataservice.dataset.optimise import optimise
 from dataservice.dataset.plan import decode_plan, fingerprint
 from dataservice.dataset.seeds import varied_seeds
 from dataservice.dataset.segments import times_of
-from dataservice.dataset.splits import Linear, linearise, open_window, transform_batch
+from dataservice.dataset.splits import open_window, transform_batch
 from dataservice.dataset.static_sharding import Share, share_of
 from dataservice.dataset.stream import BatchStream, RunContext
 from dataservice.dataset.timing import OperatorTimes
-from dataservice.dataset.tolerance import tolerant
+from dataservice.dataset.tolerance import as_run
 from dataservice.runtime.frames import Compression
 from dataservice.sharding import Split
 from dataservice.worker.leases import Lease
@@ -56,8 +58,7 @@ class Pipeline:
         self, plan: bytes, compression: str, *, allow_functions: bool, on_error: str = "raise"
     ) -> None:
         self.compression = _CODECS.get(compression)
-        node = decode_plan(plan)
-        self._node = tolerant(node) if on_error == "skip" else node
+        self._node = as_run(decode_plan(plan), on_error)
         self._allow_functions = allow_functions
         self._shares: dict[Share, Node] = {}
 

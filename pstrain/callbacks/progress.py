@@ -1,6 +1,7 @@
 """Shows the progress of training: one line per epoch, with speed, loss, metrics and time left.
 
-Knows only the logs. Invariant: if the output is not a terminal, only whole lines are written.
+Knows only the logs. Invariant: only whole lines are written, unless the output is a terminal or a
+notebook, where a carriage return begins the line anew.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _OTHER_COLUMNS = 74
 
 
 class ProgressBar(Callback):
-    """A progress bar. ``verbose`` 1: redrawn on a terminal; 2, or no terminal: a line per epoch.
+    """A progress bar. ``verbose`` 1: redrawn on a terminal or in a notebook; else a line per epoch.
 
     ``examples_per_epoch``, if known, gives the bar a length before the first epoch has ended.
     """
@@ -33,7 +34,7 @@ class ProgressBar(Callback):
         stream: TextIO | None = None,
     ) -> None:
         self._stream = stream if stream is not None else sys.stderr
-        self._is_live = verbose == 1 and self._stream.isatty()
+        self._is_live = verbose == 1 and _can_redraw(self._stream)
         self._expected = examples_per_epoch
         self._epoch = 0
         self._started_s = 0.0
@@ -93,6 +94,12 @@ class ProgressBar(Callback):
     def _width() -> int:
         """Returns the usable columns: all but the last, after which some terminals wrap."""
         return shutil.get_terminal_size().columns - 1
+
+
+def _can_redraw(stream: TextIO) -> bool:
+    """True if a carriage return lets the next text replace the line."""
+    # The streams of notebooks say that they are no terminal.
+    return stream.isatty() or type(stream).__module__.partition(".")[0] == "ipykernel"
 
 
 def _bar_width(columns: int) -> int:

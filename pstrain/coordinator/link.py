@@ -30,6 +30,7 @@ from pstrain.coordinator.lost_trainers import (
 from pstrain.coordinator.orders import Outbox, RunResult
 from pstrain.coordinator.scheduler import Scheduler
 from pstrain.coordinator.trainer_messages import Requests, position_of, result_of
+from pstrain.errors import AbortedError
 from pstrain.vocabulary import trainer_name
 from pstrain.wire import trainer_pb2 as pb
 
@@ -159,8 +160,10 @@ class TrainerLink:
                 settlement = settle_servers(self._servers, name)
             except DataServiceError as error:
                 if not self._awaits_restore(error):
-                    logger.error(
-                        "what trainer %d had committed is not known: %s", self.index, error
+                    # A program whose session was replaced gets this error from its next call.
+                    level = logging.INFO if isinstance(error, AbortedError) else logging.ERROR
+                    logger.log(
+                        level, "what trainer %d had committed is not known: %s", self.index, error
                     )
                     self._scheduler.stop(error)
         timeout_s = _STOP_TELL_TIMEOUT_S if is_stopping else _TELL_TIMEOUT_S

@@ -24,7 +24,7 @@ from pstrain.console import Console
 from pstrain.demo import features, flights, plot
 from pstrain.demo.loop import train_one_epoch
 from pstrain.demo.trace import Trace
-from pstrain.folders import make_folder
+from pstrain.folders import folder_to_fill
 from pstrain.launch.activity import Activity, activities
 
 LEARNING_RATE = 0.005
@@ -65,7 +65,11 @@ class Outcome:
 def run(config: DemoConfig, console: Console) -> Outcome:
     """Runs the whole demonstration; blocks for about half a minute."""
     out = config.out or flights.cache_folder().parent / "demo"
-    make_folder("--out", out)
+    with folder_to_fill("--out", out):
+        return _run(config, out, console)
+
+
+def _run(config: DemoConfig, out: Path, console: Console) -> Outcome:
     console.log("reading the flights that left New York in 2013")
     files = flights.prepare(config.data_dir)
     done = "wrote" if files.written else "found"

@@ -133,8 +133,8 @@ class DealtPass:
         if "next" not in state and not state.keys() <= _OF_AN_EPOCH:
             raise InvalidArgumentError(
                 "the position was saved while a data service, one process or another version "
-                f"read the data ({', '.join(state)}), so it is no position in data that is dealt "
-                "out to trainers: give fit the data in the same form as before, or "
+                f"read the data ({', '.join(state)}), so it is not a position in data that is "
+                "dealt out to trainers: give fit the data in the same form as before, or "
                 "callbacks.Checkpoint(..., resume=False)"
             )
         if "next" in state:

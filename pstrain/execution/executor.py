@@ -21,7 +21,10 @@ StepFunction = Callable[[Any, int], Report]
 """Takes at most ``steps`` elements of ``iterator``; must not raise at the end of the data."""
 
 Note = Callable[[Any], bool]
-"""Takes the result of one step, of types that closures may return; False: end after this step."""
+"""Takes the result of one step, of types that closures may return.
+
+False if there is no room for it: the run has to end after this step.
+"""
 
 
 def discard_note(_step: Any) -> bool:
@@ -40,7 +43,10 @@ class NotingFunction(ABC):
 
     @abstractmethod
     def run(self, iterator: Any, steps: int, note: Note) -> Report:
-        """Runs the steps; calls ``note`` after each step but the last, once all is changed."""
+        """Runs the steps; calls ``note`` after each step but the last, once all is changed.
+
+        Ends once ``note`` returns False.
+        """
 
     @abstractmethod
     def report_of(self, notes: Iterable[Any]) -> Report:

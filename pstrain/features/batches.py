@@ -87,7 +87,7 @@ def _as_array(name: str, values: Any) -> pa.Array:
         return _converted(values)
     except (pa.ArrowException, TypeError, ValueError) as error:
         remedy = "; for one row give [value]" if np.ndim(values) == 0 else ""
-        raise InvalidArgumentError(f"column {name!r} is no array: {error}{remedy}") from error
+        raise InvalidArgumentError(f"column {name!r} is not an array: {error}{remedy}") from error
 
 
 def _converted(values: Any) -> pa.Array:

@@ -195,7 +195,7 @@ def singles(column: pa.Array) -> pa.Array:
 def vector(what: str, values: Any, dtype: DTypeLike = np.float32) -> NDArray[Any]:
     """Returns numbers of any shape, also Arrow's, as ``dtype`` [n]; DataError for other values."""
     if values is None:
-        raise DataError(f"{what} are no numbers but None: give what was computed")
+        raise DataError(f"{what} are not numbers but None: give what was computed")
     if isinstance(values, pa.ChunkedArray):
         values = values.combine_chunks()
     if isinstance(values, pa.Array):
@@ -208,7 +208,7 @@ def vector(what: str, values: Any, dtype: DTypeLike = np.float32) -> NDArray[Any
         return np.ascontiguousarray(values, dtype=dtype).reshape(-1)
     except (TypeError, ValueError) as error:
         kind = getattr(values, "type", None) or _kind(values)
-        raise DataError(f"{what} are no numbers but {kind}: map them to numbers") from error
+        raise DataError(f"{what} are not numbers but {kind}: map them to numbers") from error
 
 
 def _kind(values: Any) -> Any:

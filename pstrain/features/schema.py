@@ -162,7 +162,7 @@ class FeatureSchema:
                 categorical[column.name] = Category(buckets, pooling="mean")
             else:
                 raise InvalidArgumentError(
-                    f"column {column.name!r} has type {column.type}, which is no feature: "
+                    f"column {column.name!r} has type {column.type}, which is not a feature: "
                     "cast it, or select the other columns"
                 )
         return cls(dense=dense, categorical=categorical, label=label)

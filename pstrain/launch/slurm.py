@@ -1,17 +1,19 @@
 """``pstrain launch --engine slurm``: a batch script, and the entry point of its tasks.
 
-The script runs two job steps, one with all servers and one with the chief; the end of the chief
-ends the servers. A task finds its place with SlurmClusterResolver and replaces itself by its
-command. Invariant: the script depends on the arguments alone, and both steps resolve the same
-addresses.
+The script looks for a block of ports that no other job uses on its hosts, then runs two job steps,
+one with all servers and one with the chief; the end of the chief ends the servers. A task finds its
+place with SlurmClusterResolver and replaces itself by its command. Invariant: the script depends on
+the arguments alone, and both steps resolve the same addresses.
 """
 
 from __future__ import annotations
 
 import os
 import shlex
+import socket
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,10 +22,13 @@ from pstrain.launch.layout import Addresses, Layout
 from pstrain.resolvers.slurm import SlurmClusterResolver
 
 HOSTS_ENV: Final = "PSTRAIN_HOSTS"
+FIRST_PORT_ENV: Final = "PSTRAIN_FIRST_PORT"
 # All ports are below 32,768, where Linux's ephemeral ports begin.
 _FIRST_PORT: Final = 10_000
 _PORTS_PER_JOB: Final = 64
 _PORT_BLOCKS: Final = 340
+_CONNECT_TIMEOUT_S: Final = 0.5
+_CONNECTIONS_MAX: Final = 32
 
 _SCRIPT: Final = """\
 #!/bin/bash
@@ -44,6 +49,11 @@ PSTRAIN_HOSTS=$(paste -sd, "$placed")
 export PSTRAIN_HOSTS
 
 layout={layout}
+PSTRAIN_FIRST_PORT=$({python} -m pstrain.launch.slurm ports "$layout") || {{
+    rm -f "$placed"
+    exit 1
+}}
+export PSTRAIN_FIRST_PORT
 SLURM_HOSTFILE="$placed" srun --overlap --distribution=arbitrary --ntasks={servers} \\
     --cpus-per-task={cpus} --kill-on-bad-exit=1 --label \\
     {python} -m pstrain.launch.slurm server "$layout" &
@@ -133,19 +143,69 @@ def server_jobs(layout: Layout) -> dict[str, int]:
 
 def resolve(layout: Layout, environment: Mapping[str, str]) -> SlurmClusterResolver:
     """Returns a resolver for the servers, on the hosts where the script has placed them."""
-    hosts = [host for host in environment.get(HOSTS_ENV, "").split(",") if host]
-    if not hosts:
-        raise FailedPreconditionError(f"{HOSTS_ENV} is not set: run the script by sbatch")
-    counts = {host: hosts.count(host) for host in hosts}
+    counts = _servers_by_host(environment)
     return SlurmClusterResolver(
         server_jobs(layout), port_base=_port_base(environment), tasks_per_node=counts
     )
 
 
+def _servers_by_host(environment: Mapping[str, str]) -> dict[str, int]:
+    hosts = [host for host in _set_by_script(environment, HOSTS_ENV).split(",") if host]
+    return {host: hosts.count(host) for host in hosts}
+
+
 def _port_base(environment: Mapping[str, str]) -> int:
-    """Returns the first port of this Slurm job, by its id, so that jobs can share a node."""
+    """Returns the first port of this Slurm job on each of its hosts."""
+    return int(_set_by_script(environment, FIRST_PORT_ENV))
+
+
+def _set_by_script(environment: Mapping[str, str], name: str) -> str:
+    value = environment.get(name, "")
+    if not value:
+        raise FailedPreconditionError(f"{name} is not set: run the script by sbatch")
+    return value
+
+
+def free_port_base(
+    environment: Mapping[str, str], are_free: Callable[[Sequence[tuple[str, int]]], bool]
+) -> int:
+    """Returns the first port of a block that no other job uses on this job's hosts.
+
+    The search begins at the job's id, so jobs that start at the same time try different blocks.
+    ``are_free``: True if nobody listens at any of these addresses. FailedPreconditionError if all
+    blocks are in use.
+    """
+    servers = _servers_by_host(environment)
     number = int(environment.get("SLURM_JOB_ID", "0"))
-    return _FIRST_PORT + number % _PORT_BLOCKS * _PORTS_PER_JOB
+    for tried in range(_PORT_BLOCKS):
+        base = _FIRST_PORT + (number + tried) % _PORT_BLOCKS * _PORTS_PER_JOB
+        # The first port of a block is in use if any is. A host's tasks may need several blocks; one
+        # port more than there are servers, because the chief has one too.
+        if are_free(
+            [
+                (host, port)
+                for host, count in servers.items()
+                for port in range(base, base + count + 1, _PORTS_PER_JOB)
+            ]
+        ):
+            return base
+    raise FailedPreconditionError(
+        f"other jobs use all {_PORT_BLOCKS} blocks of {_PORTS_PER_JOB} ports from {_FIRST_PORT} on "
+        f"at {', '.join(servers)}: wait until some have ended"
+    )
+
+
+def _are_free(addresses: Sequence[tuple[str, int]]) -> bool:
+    with ThreadPoolExecutor(_CONNECTIONS_MAX) as pool:
+        return not any(pool.map(_is_used, addresses))
+
+
+def _is_used(address: tuple[str, int]) -> bool:
+    try:
+        socket.create_connection(address, _CONNECT_TIMEOUT_S).close()
+    except OSError:
+        return False
+    return True
 
 
 def task_of(
@@ -176,8 +236,14 @@ def _command_and_environment(
 
 
 def main(part: str, text: str) -> int:
-    """Replaces this process by the task that Slurm's variables name; returns 1 if that fails."""
+    """Replaces this process by the task that Slurm's variables name; returns 1 if that fails.
+
+    With `part` "ports", prints the first port of the job instead.
+    """
     try:
+        if part == "ports":
+            print(free_port_base(os.environ, _are_free))
+            return 0
         command, variables = task_of(part, Layout.from_json(text), os.environ, sys.executable)
         os.environ.update(variables)
         os.execvp(command[0], command)

@@ -233,7 +233,7 @@ def _ids_to_look_up(features: Features, by_field: bool) -> NDArray[np.int64]:
     """Returns the ids to look up: by field if asked and there are no lists to be pooled first."""
     if features.has_keys:
         raise InvalidArgumentError(
-            "these Features have keys of online columns, which are no rows yet: give them to a "
+            "these Features have keys of online columns, which are not rows yet: give them to a "
             "model, or look the columns up with an OnlineLookup"
         )
     return features.ids if by_field and features.bags is None else features.table_ids

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from pstrain.errors import InvalidArgumentError
 from pstrain.variables.freezing import Freezable
+from pstrain.variables.joint_access import assign_together, read_together
 
 
 class Weights(Freezable):
@@ -59,10 +60,10 @@ class Weights(Freezable):
 
     def get_weights(self) -> list[NDArray[Any]]:
         """Returns copies of all values, large tables included."""
-        return [variable.numpy() for variable in self.variables]
+        return read_together(self.variables)
 
     def set_weights(self, weights: Sequence[Any]) -> None:
-        """Sets all values; InvalidArgumentError, before any change, if the shapes do not fit."""
+        """Sets all values; InvalidArgumentError, before any change, if they do not fit."""
         variables = self.variables
         if len(weights) != len(variables):
             raise InvalidArgumentError(
@@ -75,8 +76,7 @@ class Weights(Freezable):
                     f"an array of shape {np.shape(value)} for variable {variable.name!r} of shape "
                     f"{tuple(variable.shape)}"
                 )
-        for variable, value in zip(variables, weights, strict=True):
-            variable.assign(value)
+        assign_together(variables, weights)
 
     def save_weights(self, directory: str | os.PathLike[str]) -> str:
         """Writes a checkpoint of this model alone and returns its path."""

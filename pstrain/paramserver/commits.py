@@ -23,7 +23,7 @@ from pstrain.reader_marks import Marks, note_marks
 # More closures than a trainer runs at a time: the ends of older ones have reached the coordinator.
 ENDED_KEPT: Final = 256
 NOTES_MAX_BYTES: Final = 32 << 20
-"""Limit for one trainer: many times what its running closures can note, half a header's size."""
+"""Limit for one trainer: a multiple of what its running closures may note, half a header's size."""
 _PARTS_MAX: Final = 1 << 20
 
 Payload = TypeVar("Payload")

@@ -162,6 +162,7 @@ CHANGES: Final[Mapping[str, Shape]] = {
 
 REQUESTS: Final[Mapping[str, Shape]] = {
     **CHANGES,
+    "change": object_of(_CHANGES),
     "create": object_of({"spec": _spec, "shards": list_of(_COUNT)}, {"has_values": _TRUTH}),
     "slots": object_of({"shards": _SHARDS, "optimizer": _optimizer}),
     "pull": object_of({"items": integer_rows(4, least=_WHOLE)}, _DTYPES),

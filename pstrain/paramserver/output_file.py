@@ -153,7 +153,7 @@ def sums_of(text: str) -> list[int]:
         return [int(value) for value in np.frombuffer(bytes.fromhex(text), "<u8")]
     except ValueError as error:
         raise DataLossError(
-            f"the checkpoint's manifest is damaged: {text[:40]!r} are no checksums ({error})"
+            f"the checkpoint's manifest is damaged: {text[:40]!r} are not checksums ({error})"
         ) from error
 
 

@@ -168,6 +168,12 @@ def _change(store: Store, call: Call) -> Reply:
     return {}, None
 
 
+def _change_all(store: Store, call: Call) -> Reply:
+    """Applies several changes as :func:`_change` does one; all are checked before the first."""
+    store.apply(read_changes(store, call.header["changes"], call.body))
+    return {}, None
+
+
 def _read_staged(store: Store, call: Call) -> list[Change]:
     check_staged(store, call.header["changes"])
     return read_changes(store, call.header["changes"], call.body)
@@ -302,6 +308,7 @@ _HANDLERS: dict[str, Callable[[Store, Call], Reply]] = {
     "push": _change,
     "assign": _change,
     "scatter": _change,
+    "change": _change_all,
     **key_requests.HANDLERS,
     "check": _check,
     "prepare": _prepare,

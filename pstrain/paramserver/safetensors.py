@@ -67,13 +67,13 @@ def read(data: NDArray[np.uint8], name: str) -> dict[str, NDArray[Any]]:
     """
     length = int.from_bytes(data[:8].tobytes(), "little")
     if len(data) < 8 or length > min(len(data) - 8, _HEADER_MAX_BYTES):
-        raise DataLossError(f"{name} is no safetensors file: its header is not in it")
+        raise DataLossError(f"{name} is not a safetensors file: its header is not in it")
     try:
         described = json.loads(data[8 : 8 + length].tobytes())
         described.pop(_METADATA, None)
         return {key: _view(data[8 + length :], value) for key, value in described.items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DataLossError(f"{name} is no safetensors file: {error!r}") from error
+        raise DataLossError(f"{name} is not a safetensors file: {error!r}") from error
 
 
 def _view(values: NDArray[np.uint8], described: Mapping[str, Any]) -> NDArray[Any]:

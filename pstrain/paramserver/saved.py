@@ -97,7 +97,7 @@ class SavedShard(NamedTuple):
             shard = cls(**{**value, "shape": shape, "changes": changes, "firsts": firsts})
         except (KeyError, TypeError, ValueError) as error:
             raise DataLossError(
-                f"the checkpoint's manifest is damaged: {value!r:.200} is no shard ({error}); "
+                f"the checkpoint's manifest is damaged: {value!r:.200} is not a shard ({error}); "
                 "restore an older checkpoint"
             ) from error
         for part in shard.files:
@@ -172,8 +172,8 @@ def check_file(name: object) -> None:
         if all(part not in ("", ".", "..") for part in parts):
             return
     raise DataLossError(
-        f"the checkpoint's manifest names the file {name!r}, which is no path inside its folder: "
-        "it was not written by pstrain; restore another checkpoint"
+        f"the checkpoint's manifest names the file {name!r}, which is not a path inside its "
+        "folder: it was not written by pstrain; restore another checkpoint"
     )
 
 

@@ -33,6 +33,7 @@ from pstrain.paramserver.requests import answer
 from pstrain.paramserver.sharing import Helpers
 from pstrain.paramserver.store import Store
 from pstrain.presence import Presence
+from pstrain.session_ids import is_older
 
 logger = logging.getLogger(__name__)
 
@@ -216,15 +217,17 @@ class Sessions:
     ) -> None:
         """Drops all variables and starts ``session``; does nothing if it is the current session.
 
-        Raises AbortedError if ``session`` was replaced before, or if ``replaced`` is given and the
-        current session is another one: a coordinator that restores lost values must not displace
-        its successor. A server without a session may have served that successor before a restart,
-        so ServerRestartedError is raised if ``incarnation`` is given and is not this server's.
+        Raises AbortedError if ``session`` was replaced before or is older than the current session,
+        or if ``replaced`` is given and the current session is another one: a coordinator that
+        restores lost values must not displace its successor. A server without a session may have
+        served that successor before a restart, so ServerRestartedError is raised if ``incarnation``
+        is given and is not this server's.
         """
         with self._lock:
             if session == self._session:
                 return
-            if session in self._replaced:
+            is_behind = self._session is not None and is_older(session, self._session)
+            if is_behind or session in self._replaced:
                 raise AbortedError(_replaced(session))
             if replaced is not None and self._session not in (None, replaced):
                 raise AbortedError(_replaced(replaced))

@@ -68,7 +68,7 @@ class KubernetesClusterResolver(ClusterResolver):
     ) -> None:
         self._labels = _selectors(job_to_label_mapping or {"worker": ["job-name=tensorflow"]})
         if not isinstance(tf_server_port, int) or not 0 < tf_server_port <= LAST_PORT:
-            raise InvalidArgumentError(f"tf_server_port is no port: {tf_server_port!r}")
+            raise InvalidArgumentError(f"tf_server_port is not a port: {tf_server_port!r}")
         self._port = tf_server_port
         self._client = override_client
         self._api_server = api_server

@@ -169,7 +169,7 @@ def _kind(name: str, column: pa.ChunkedArray, options: ColumnOptions) -> tuple[s
 
 def _kind_of_lists(name: str, type_: pa.DataType, options: ColumnOptions) -> tuple[str, str]:
     if not columns.is_categorical(type_.value_type):
-        return "", f"left out: lists of {type_.value_type} are no categories"
+        return "", f"left out: lists of {type_.value_type} are not categories"
     return "lists", f"categorical: lists of {type_.value_type}, pooled by {_pooling(name, options)}"
 
 

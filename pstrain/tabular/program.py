@@ -2,7 +2,7 @@
 
 Decides nothing about columns and computes nothing of models. Invariant: what is learnt from data
 (values, statistics, weights) comes from training rows only; held-out rows are only scored. A run
-that fails leaves an older model in its folder as it was.
+that fails leaves an older model in its folder as it was, and leaves no new folder.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pstrain.checkpoints.manifest import remove
 from pstrain.compiling import compile_kernels
 from pstrain.console import Console
 from pstrain.errors import AlreadyExistsError, DataError, InvalidArgumentError
-from pstrain.folders import make_folder
+from pstrain.folders import folder_to_fill
 from pstrain.launch.activity import Activity, activities
 from pstrain.tabular import preparation
 from pstrain.tabular.choices import MODELS, OPTIMIZERS, make_model
@@ -85,7 +85,17 @@ def train(config: TrainConfig, console: Console) -> Outcome:
     _print_findings(findings, console)
     validation = _validation(config, findings.preparation)
     _try_validation(validation, findings.preparation, config)
-    make_folder("--out", config.out)
+    with folder_to_fill("--out", config.out):
+        return _train(config, console, findings, training, validation)
+
+
+def _train(
+    config: TrainConfig,
+    console: Console,
+    findings: Findings,
+    training: ds.Dataset,
+    validation: ds.Dataset,
+) -> Outcome:
     console.log("compiling kernels, which takes up to a minute the first time on a machine")
     compile_kernels(lambda text: console.log(f"  {text}"))
     with _cluster(config, console) as (cluster, strategy):

@@ -19,8 +19,9 @@ from pstrain.gradients.recording import record, recording
 from pstrain.gradients.tensor import Tensor, as_tensor, cast
 from pstrain.initializers import seed_for
 from pstrain.layers import base
-from pstrain.torch import modules
+from pstrain.torch import devices, modules
 from pstrain.trainer.context import current_position
+from pstrain.variables.joint_access import read_together
 from pstrain.variables.parameters import current_step
 from pstrain.variables.variable import create_variable
 
@@ -37,10 +38,26 @@ class Layer(base.Layer):
     its buffers, as BatchNorm does, is refused. Dropout draws from torch's generator, which a
     trainer seeds by ``seed`` and its own index; in one process call ``torch.manual_seed`` yourself.
     Threads: as many as OMP_NUM_THREADS says; one in trainers of a LocalCluster.
+
+    ``device``: where a trainer, or a process that computes by itself, runs the module; None is the
+    processor, any other is a name as torch takes it ("cuda", "cuda:1", "mps"). Inputs, parameters
+    and buffers are copied there, outputs and gradients come back as NumPy arrays. "cuda" is GPU i
+    modulo the number of GPUs that trainer i sees, so the trainers of a host share its GPUs evenly;
+    in a process without a trainer it is torch's current GPU. The program that makes the layer and
+    gives it to trainers needs no GPU. Where the device is missing, calls raise
+    FailedPreconditionError.
     """
 
-    def __init__(self, module: Any, *, name: str = "torch", seed: int = 0) -> None:
+    def __init__(
+        self,
+        module: Any,
+        *,
+        name: str = "torch",
+        seed: int = 0,
+        device: str | torch.device | None = None,
+    ) -> None:
         super().__init__(name)
+        self.device = devices.checked(device, name)
         modules.check(module, name)
         values = modules.initial_values(module, name)
         self.seed = seed
@@ -52,8 +69,8 @@ class Layer(base.Layer):
         ]
 
     def to_module(self) -> Any:
-        """Returns a separate ``torch.nn.Module`` with the current values, to save or to use."""
-        values = [variable.numpy() for variable in self.variables]
+        """Returns a separate ``torch.nn.Module`` with the current values, on the processor."""
+        values = read_together(self.variables)
         return modules.with_values(self._skeleton, dict(zip(self._paths, values, strict=True)))
 
     def __call__(self, inputs: Any) -> Tensor:
@@ -68,14 +85,17 @@ class Layer(base.Layer):
         training = recording()
         if training and current_step() is not None:
             _begin_random_numbers(self.seed, current_position() or 0)
-        tensors = [modules.as_tensor(each.value) for each in given]
+        device = devices.found(self.device, self.name)
+        tensors = [modules.as_tensor(each.value, device) for each in given]
         for each, tensor in zip(given, tensors, strict=True):
             tensor.requires_grad_(each.tracked)
         parameters = dict(zip(self._paths, tensors[len(several) :], strict=True))
         with torch.set_grad_enabled(training):
             arguments = tensors[: len(several)]
-            output = modules.call(self, self._skeleton, parameters, arguments, training=training)
-        result = Tensor(self._checked(output).detach().contiguous().numpy())
+            output = modules.call(
+                self, self._skeleton, parameters, arguments, training=training, device=device
+            )
+        result = Tensor(modules.as_array(self._checked(output)))
         # An output that depends on nothing tracked has no gradient to record.
         return record(result, given, _Backward(output, tensors)) if output.requires_grad else result
 
@@ -105,7 +125,7 @@ class _Backward:
 
     def __call__(self, gradient: NDArray[np.float32]) -> list[NDArray[np.float32] | None]:
         wanted = [tensor for tensor in self._tensors if tensor.requires_grad]
-        upstream = modules.as_tensor(np.asarray(gradient, np.float32))
+        upstream = modules.as_tensor(np.asarray(gradient, np.float32), self._output.device)
         found = iter(
             torch.autograd.grad(
                 self._output,
@@ -116,7 +136,7 @@ class _Backward:
             )
         )
         each = [next(found) if tensor.requires_grad else None for tensor in self._tensors]
-        return [None if tensor is None else tensor.contiguous().numpy() for tensor in each]
+        return [None if tensor is None else modules.as_array(tensor) for tensor in each]
 
 
 @functools.cache

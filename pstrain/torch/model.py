@@ -17,7 +17,7 @@ from pstrain.gradients.tensor import Tensor, as_tensor
 from pstrain.layers.embedding import Embedding
 from pstrain.layers.interaction import concatenate
 from pstrain.models import base
-from pstrain.torch import modules
+from pstrain.torch import devices, modules
 from pstrain.torch.layer import Layer
 
 _EXAMPLES = 2
@@ -28,23 +28,32 @@ class Model(base.Model):
 
     ``module`` takes float32 [n, F * dim + D] for F categorical and D dense columns and returns
     [n, 1] or [n]; lazy modules get their shapes. The embeddings are rows of one table on the
-    parameter servers, ``dim`` values wide; a step reads the rows that its batch needs.
-    :class:`Layer` says what else happens to a module. For other inputs or several modules write a
+    parameter servers, ``dim`` values wide; a step reads the rows that its batch needs. The module
+    computes on ``device``, the embeddings are looked up on the processor. :class:`Layer` says what
+    else happens to a module and what ``device`` may be. For other inputs or several modules write a
     ``pstrain.models.Model`` of layers.
     """
 
     kind: ClassVar[str] = "Torch"
 
     def __init__(
-        self, schema: Any, module: Any, dim: int = 16, *, name: str = "torch", seed: int = 0
+        self,
+        schema: Any,
+        module: Any,
+        dim: int = 16,
+        *,
+        name: str = "torch",
+        seed: int = 0,
+        device: str | torch.device | None = None,
     ) -> None:
         super().__init__(schema)
         self.dim, self.name, self.seed = dim, name, seed
+        self.device = devices.checked(device, name)
         modules.check(module, name)
         self._try(module)
         sizes = self.schema.vocabulary_sizes
         self.table = Embedding(sizes, dim, name=f"{name}/table", seed=seed) if sizes else None
-        self.network = Layer(module, name=f"{name}/module", seed=seed)
+        self.network = Layer(module, name=f"{name}/module", seed=seed, device=self.device)
         self.layers = [*([self.table] if self.table else []), self.network]
         if not self.variables:
             raise InvalidArgumentError(f"model {name!r}: the module has no parameters to train")
@@ -62,11 +71,12 @@ class Model(base.Model):
         return record(column, (output,), lambda gradient: gradient.reshape(-1))
 
     def to_module(self) -> Any:
-        """Returns the network with its current values, as a separate ``torch.nn.Module``."""
+        """Returns the network with its current values, as a separate module on the processor."""
         return self.network.to_module()
 
     def get_config(self) -> dict[str, Any]:
-        return super().get_config() | {"dim": self.dim, "name": self.name, "seed": self.seed}
+        config = {"dim": self.dim, "name": self.name, "seed": self.seed, "device": self.device}
+        return super().get_config() | config
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> base.Model:  # noqa: ARG003

@@ -42,8 +42,9 @@ def check(module: Any, name: str) -> None:
     for path, value in values:
         if value.device.type != "cpu":
             raise InvalidArgumentError(
-                f"layer {name!r}: {path} is on {value.device}, and trainers compute on the "
-                "processor: give module.cpu()"
+                f"layer {name!r}: {path} is on {value.device}, and a module is given on the "
+                "processor: give module.cpu(), and device='cuda' to the layer if trainers shall "
+                "compute on GPUs"
             )
     for path, parameter in module.named_parameters():
         if parameter.dtype != torch.float32:
@@ -94,13 +95,20 @@ def with_values(bare: Any, values: Mapping[str, NDArray[Any]]) -> Any:
     return copy.deepcopy(bare, filled)
 
 
-def as_tensor(array: NDArray[Any]) -> Any:
-    """Returns ``array`` as a tensor, copied only if it is read-only or has negative strides.
+def as_tensor(array: NDArray[Any], device: Any) -> Any:
+    """Returns ``array`` as a tensor on ``device``.
 
-    torch supports neither.
+    On the processor it shares the memory of ``array``, unless that is read-only or has negative
+    strides: torch supports neither.
     """
     writeable = array.flags.writeable and all(step >= 0 for step in array.strides)
-    return torch.from_numpy(array if writeable else array.copy())
+    return torch.from_numpy(array if writeable else array.copy()).to(device)
+
+
+def as_array(tensor: Any) -> NDArray[Any]:
+    """Returns the values of a tensor on any device; shares its memory on the processor."""
+    values: NDArray[Any] = tensor.detach().contiguous().cpu().numpy()
+    return values
 
 
 def call(
@@ -110,18 +118,20 @@ def call(
     inputs: Sequence[Any],
     *,
     training: bool,
+    device: Any,
 ) -> Any:
     """Returns the module's output for ``inputs`` and ``parameters``, by this thread's copy of it.
 
-    The copies are kept as long as ``owner`` lives. ``training`` False: the copy is in eval mode;
-    True: in the modes that the module was given in. InvalidArgumentError if the module changes a
-    persistent buffer, which no other trainer would see, or a parameter or input, which others may
-    share.
+    All of these are on ``device``, and so are the copy's buffers. The copies are kept as long as
+    ``owner`` lives. ``training`` False: the copy is in eval mode; True: in the modes that the
+    module was given in. InvalidArgumentError if the module changes a persistent buffer, which no
+    other trainer would see, or a parameter or input, which others may share.
     """
     copies = _copies().setdefault(owner, {})
-    if training not in copies:
-        copies[training] = copy.deepcopy(bare) if training else copy.deepcopy(bare).eval()
-    module = copies[training]
+    if (training, device) not in copies:
+        made = _copy_on(device, bare)
+        copies[training, device] = made if training else made.eval()
+    module = copies[training, device]
     handed = [*parameters.items(), *((f"input {k}", value) for k, value in enumerate(inputs))]
     buffers = [(path, value) for path, value in module.named_buffers() if _persists(module, path)]
     before = [(path, value, value._version) for path, value in [*handed, *buffers]]
@@ -129,7 +139,7 @@ def call(
     changed = [path for path, value, version in before if value._version != version]
     changed += [path for path, value in buffers if module.get_buffer(path) is not value]
     if changed:
-        del copies[training]
+        del copies[training, device]
         raise InvalidArgumentError(
             f"layer {owner.name!r}: {type(module).__name__} changes {changed[0]} when it is "
             "called, and each trainer would do so by itself: keep no state in buffers "
@@ -139,14 +149,23 @@ def call(
     return output
 
 
+def _copy_on(device: Any, bare: Any) -> Any:
+    """Returns a copy of the skeleton ``bare`` whose buffers are on ``device``."""
+    if device.type == "cpu":
+        return copy.deepcopy(bare)
+    moved = {id(buffer): buffer.to(device) for buffer in bare.buffers()}
+    return copy.deepcopy(bare, moved)
+
+
 def _persists(module: Any, path: str) -> bool:
     """True if a buffer belongs to the state of its module, as torch saves it."""
     home, _, name = path.rpartition(".")
     return name not in module.get_submodule(home)._non_persistent_buffers_set
 
 
-def _copies() -> WeakKeyDictionary[Any, dict[bool, Any]]:
-    copies: WeakKeyDictionary[Any, dict[bool, Any]] | None = getattr(_thread, "copies", None)
+def _copies() -> WeakKeyDictionary[Any, dict[tuple[bool, Any], Any]]:
+    copies: WeakKeyDictionary[Any, dict[tuple[bool, Any], Any]] | None
+    copies = getattr(_thread, "copies", None)
     if copies is None:
         copies = _thread.copies = WeakKeyDictionary()
     return copies

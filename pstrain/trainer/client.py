@@ -35,6 +35,7 @@ from pstrain.trainer.outgoing import (
     Pulls,
     Push,
     pull_messages,
+    several,
 )
 from pstrain.trainer.pull import Pull
 from pstrain.trainer.server_session import ServerSession
@@ -42,6 +43,7 @@ from pstrain.trainer.snapshot import RemoteSnapshot
 from pstrain.variables.parameters import agreed, current_staging
 from pstrain.variables.rows import (
     as_rows,
+    groups,
     look_up,
     row_bytes,
     rows_of_value,
@@ -208,6 +210,20 @@ class RemoteParameters(ServerSession, KeyClaims):
         return out.reshape(shape_of_rows(spec, stop - start))
 
     @consistent_read
+    def read_all(self, specs: Sequence[VariableSpec]) -> list[Array]:
+        _before_read(specs)
+        return [value for group in self._groups(specs) for value in self._read_group(group)]
+
+    def _read_group(self, specs: Sequence[VariableSpec]) -> list[Array]:
+        if len(specs) == 1:
+            return [self.read(specs[0])]
+        # No cache: its arrays must not be written into, and may have come as bfloat16.
+        pull = Pull([Fetch(spec, None) for spec in specs], {}, self._config.chunk_bytes)
+        for ps, reply in self._answers(pull_messages(pull)).items():
+            pull.receive(ps, reply.header["versions"], reply.body)
+        return pull.values()
+
+    @consistent_read
     def read_rows(self, spec: VariableSpec, ids: Array) -> Array:
         _before_read([spec])
         lookup = look_up(spec, ids)
@@ -229,11 +245,30 @@ class RemoteParameters(ServerSession, KeyClaims):
         for batch in transfers(spec, start, start + count, self._config.chunk_bytes):
             changes = {}
             for ps, (index, a, b) in batch.items():
-                header = {"kind": "assign", "op": op, "shard": [spec.id, index]}
-                # A copy: the caller may change the value before it is sent.
-                body = LateBody.of([rows[a - start : b - start].copy()])
-                changes[ps] = ({**header, "start": a, "count": b - a}, body)
+                part = rows[a - start : b - start]
+                changes[ps] = _assignment(spec, index, op, (a, b), part)
             self._change([spec.id], changes)
+
+    def assign_all(self, values: Sequence[tuple[VariableSpec, Any]]) -> None:
+        checked = [as_rows(spec, value, spec.rows) for spec, value in values]
+        rows = iter(checked)
+        for group in self._groups([spec for spec, _ in values]):
+            self._assign_group(group, [next(rows) for _ in group])
+
+    def _assign_group(self, specs: Sequence[VariableSpec], values: Sequence[Array]) -> None:
+        if len(specs) == 1:
+            self.assign(specs[0], "set", values[0].reshape(specs[0].shape))
+            return
+        changes: dict[int, list[Message]] = {}
+        for spec, rows in zip(specs, values, strict=True):
+            for index, shard in enumerate(spec.shards):
+                bounds = shard.row_start, shard.row_stop
+                change = _assignment(spec, index, "set", bounds, rows[slice(*bounds)])
+                changes.setdefault(shard.ps, []).append(change)
+        self._change_together([spec.id for spec in specs], changes)
+
+    def _groups(self, specs: Sequence[VariableSpec]) -> list[list[VariableSpec]]:
+        return groups(specs, self._config.chunk_bytes)
 
     def scatter(self, spec: VariableSpec, op: str, ids: Array, rows: Any) -> None:
         for index, shard, part_ids, part in scatter_parts(spec, ids, rows):
@@ -305,12 +340,33 @@ class RemoteParameters(ServerSession, KeyClaims):
         for ps, (header, body) in changes.items():
             staging.add(ps, header, body)
 
+    def _change_together(
+        self, variables: Sequence[int], changes: Mapping[int, Sequence[Message]]
+    ) -> None:
+        """Makes several changes per server: at once, in one message per server, or staged."""
+        if current_staging() is None:
+            self._change(variables, {ps: several(each) for ps, each in changes.items()})
+            return
+        for ps, each in changes.items():
+            for change in each:
+                self._change(variables, {ps: change})
+
 
 def _with_rows(create: Header, spec: VariableSpec, rows: Array) -> Message:
     """Returns the message that creates shards of a variable, with their first values."""
     mine = [spec.shards[index] for index in create["shards"]]
     body = LateBody.of([rows[shard.row_start : shard.row_stop] for shard in mine])
     return {**create, "has_values": True}, body
+
+
+def _assignment(
+    spec: VariableSpec, index: int, op: str, bounds: tuple[int, int], rows: Array
+) -> Message:
+    """Returns the message that assigns ``rows`` to rows ``[start, stop)`` of a shard."""
+    start, stop = bounds
+    header = {"kind": "assign", "op": op, "shard": [spec.id, index]}
+    # A copy: the caller may change the value before it is sent.
+    return {**header, "start": start, "count": stop - start}, LateBody.of([rows.copy()])
 
 
 def _before_read(specs: Iterable[VariableSpec]) -> None:

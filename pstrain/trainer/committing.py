@@ -23,7 +23,7 @@ from pstrain.trainer.client import RemoteParameters
 from pstrain.trainer.decisions import encoded_notes
 from pstrain.trainer.flush_timer import FlushTimer
 from pstrain.trainer.outgoing import Answers, Pulls
-from pstrain.trainer.staging import ClosureRun, HeldEnd
+from pstrain.trainer.staging import ClosureRun, HeldEnd, notes_max_bytes
 from pstrain.trainer.turns import Receipt
 from pstrain.trainer.two_phase_commit import GiveUp, TwoPhaseCommit
 from pstrain.vocabulary import StepToken
@@ -45,7 +45,7 @@ class Committer(TwoPhaseCommit):
     ``trainer`` names this incarnation, by which servers fence it. ``send`` sends results to the
     coordinator. ``give_up`` ends the stream to the coordinator, which then takes the trainer for
     lost and settles what it left. ``fail`` turns a result into that of a closure that failed with
-    an error.
+    an error. ``closures``: how many closures the trainer runs at a time.
     """
 
     def __init__(
@@ -55,8 +55,10 @@ class Committer(TwoPhaseCommit):
         send: Send,
         give_up: GiveUp,
         fail: Fail,
+        closures: int = 1,
     ) -> None:
         super().__init__(parameters, trainer, send, give_up, fail)
+        self._notes_max_bytes = notes_max_bytes(closures)
         self._flush_timer = FlushTimer(self._commit_overdue, HELD_S)
 
     def new_run(
@@ -66,7 +68,8 @@ class Committer(TwoPhaseCommit):
 
         ``parts_decided``: as in ClosureRun. ``held``: what the last run of the same thread left.
         """
-        run = ClosureRun(token, self, parts_decided, held)
+        limit = self._notes_max_bytes
+        run = ClosureRun(token, self, parts_decided, held, notes_max_bytes=limit)
         self._open.begin(run)
         return run
 

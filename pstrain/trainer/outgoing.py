@@ -6,7 +6,7 @@ that order; each is done, or refused, by itself.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -67,6 +67,12 @@ def pull_messages(pull: Pull) -> dict[int, Message]:
         ps: ({"kind": "pull", "items": items, **details}, body)
         for ps, items, body in pull.messages()
     }
+
+
+def several(changes: Sequence[Message]) -> Message:
+    """Joins changes, each with a body, into one message that makes them in order."""
+    body = LateBody.joined([body for _, body in changes])
+    return {"kind": "change", "changes": [header for header, _ in changes]}, body
 
 
 def both(first: Message, then: Message) -> Message:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from dataservice.errors import CancelledError
 from dataservice.runtime.identity import new_id
 from pstrain.errors import FailedPreconditionError
+from pstrain.session_ids import is_older
 from pstrain.trainer.client import RemoteParameters
 from pstrain.trainer.closure_stream import ClosureStream
 from pstrain.trainer.trainer_session import TrainerSession
@@ -58,17 +59,16 @@ class TrainerService:
         return pb.ConfigureReply(incarnation=self._incarnation, pid=os.getpid())
 
     def _refuse_older(self, request: pb.ConfigureRequest) -> None:
-        """Raises for a session older than the current one: session ids are ordered by time."""
+        """Raises for a session, or an incarnation of it, older than the current one."""
         current = self._session
-        if current is not None and request.session < current.id:
+        if current is None:
+            return
+        if is_older(request.session, current.id):
             raise FailedPreconditionError(
                 f"session {request.session} is over: another coordinator, or a newer "
                 "ParameterServerStrategy of this program, has taken this trainer over"
             )
-        if current is not None and (request.session, request.incarnation) < (
-            current.id,
-            current.incarnation,
-        ):
+        if request.session == current.id and request.incarnation < current.incarnation:
             raise CancelledError("a later Configure of the same session has come before this one")
 
     def run_closures(self, requests: Iterator[pb.RunRequest]) -> Iterator[pb.RunReply]:

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from typing import Any, Final, Protocol
 
 from pstrain.errors import OutOfRangeError
+from pstrain.paramserver.commits import NOTES_MAX_BYTES
 from pstrain.paramserver.messages import LateBody
 from pstrain.trainer.outgoing import Answers, Header, Pulls
 from pstrain.trainer.turns import Ticket
@@ -20,6 +21,12 @@ from pstrain.vocabulary import StepToken
 
 NOTED_MAX_BYTES: Final = 2 << 20
 """The limit of a run's notes: servers keep them until it ends, and report them in one header."""
+
+# The share of what servers keep that running closures may note. The rest is for closures that ended
+# elsewhere or whose end is held back, so that only notes of closures that have ended are dropped.
+_RUNNING_SHARE: Final = 4
+
+_NUMBER_BYTES: Final = 20
 
 _USED_UP: Final = (
     "the step had taken elements before it met the end of its trainer's data: those whose changes "
@@ -60,7 +67,7 @@ class ClosureRun:
     runs and are not made again. Parts with elements are, because each run takes other elements.
     ``held``: the end of the thread's earlier closure, still to be committed. ``keeps_elements``:
     elements may have to be given back. ``notes``: those on the current part, which are stored with
-    its decision.
+    its decision; ``notes_max_bytes`` limits those of the run.
     """
 
     def __init__(
@@ -70,6 +77,7 @@ class ClosureRun:
         parts_decided: int = 0,
         held: HeldEnd | None = None,
         keeps_elements: bool = False,
+        notes_max_bytes: int = NOTED_MAX_BYTES,
     ) -> None:
         self.token = token
         self.held = held
@@ -83,6 +91,7 @@ class ClosureRun:
         self.tickets: list[Ticket] = []
         self.notes: list[Any] = []
         self.noted_bytes = 0  # the encoded size of the notes on earlier parts
+        self.notes_max_bytes = notes_max_bytes
         self._commits = commits
         self._parts_decided = parts_decided
         self._changes: dict[int, list[tuple[Header, Any]]] = {}
@@ -168,13 +177,32 @@ def note(value: Any) -> bool:
     """Notes, for the closure that this thread runs, the result of what it did since its last note.
 
     If its trainer is lost, the closure ends with the notes on the parts that were committed.
-    Returns False once the notes are so large that the closure should end.
+    Returns False if there is no room for this note: nothing is noted, and the closure has to end,
+    so that its own result covers what it did.
     """
     run = current_staging()
     if not isinstance(run, ClosureRun):
         return True
+    size = sum(map(_encoded_bytes, [*run.notes, value]))
+    if run.noted_bytes + size > run.notes_max_bytes:
+        return False
     run.notes.append(value)
-    return run.noted_bytes < NOTED_MAX_BYTES
+    return True
+
+
+def notes_max_bytes(closures: int) -> int:
+    """Returns the limit of each run's notes on a trainer that runs so many closures at a time."""
+    return min(NOTED_MAX_BYTES, NOTES_MAX_BYTES // (_RUNNING_SHARE * closures))
+
+
+def _encoded_bytes(value: Any) -> int:
+    """Returns about how many bytes a noted value takes in a message, if nothing is compressed."""
+    if isinstance(value, dict):
+        value = [*value, *value.values()]
+    if isinstance(value, list | tuple):
+        return sum(map(_encoded_bytes, value))
+    size = len(value) if isinstance(value, bytes | str) else getattr(value, "nbytes", 0)
+    return _NUMBER_BYTES + size * 4 // 3
 
 
 def one_message(

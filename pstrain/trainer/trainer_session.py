@@ -91,7 +91,7 @@ class TrainerSession:
         common = (self._parameters, self._name, send, give_up, self._failed)
         if request.in_rounds:
             return RoundCommitter(*common, request.keeps_elements)
-        return Committer(*common)
+        return Committer(*common, self.closures_in_flight)
 
     def token(self, closure: int, attempt: int) -> StepToken:
         """Returns the token that identifies a run."""

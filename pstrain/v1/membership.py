@@ -17,7 +17,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from dataservice.runtime.identity import new_id
 from pstrain import initializers
 from pstrain.config import ParameterConfig
 from pstrain.errors import (
@@ -27,6 +26,7 @@ from pstrain.errors import (
     NotFoundError,
     UnavailableError,
 )
+from pstrain.session_ids import new_session
 from pstrain.trainer.client import RemoteParameters
 from pstrain.vocabulary import ShardSpec, VariableSpec
 
@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_PREFIX = "v1-session"
+_KIND = "-v1"
 _ASK_TIMEOUT_S = 5.0
 _RETRY_S = 0.05
 _RETRY_MAX_S = 1.0
@@ -112,7 +112,7 @@ class Membership:
         return any(s not in (None, self._parameters.session) for s in self._sessions())
 
     def _begin(self) -> None:
-        self._parameters.change_session(new_id(f"{_PREFIX}-{time.time_ns():020d}"))
+        self._parameters.change_session(new_session(self._sessions(), _KIND))
         for ps, address in enumerate(self._parameters.addresses):
             wait_for(
                 f"parameter server {ps} at {address}; start the cluster's 'ps' tasks",
@@ -144,7 +144,7 @@ class Membership:
         """Returns the session that all servers are in; None unless a chief has begun it."""
         sessions = set(self._sessions())
         session = sessions.pop()
-        return session if not sessions and session and session.startswith(_PREFIX) else None
+        return session if not sessions and session and f"{_KIND}-" in session else None
 
     def _await(self, attempt: Callable[[], bool]) -> None:
         wait_for(

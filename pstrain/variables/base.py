@@ -74,6 +74,11 @@ class BaseVariable(ValueOperators, Hinting):
         return self._start
 
     @property
+    def is_whole(self) -> bool:
+        """Whether the value of the variable is all rows of ``spec``."""
+        return self._start == 0 and self._stop == self.spec.rows
+
+    @property
     def trainable(self) -> bool:
         return self.spec.trainable
 
@@ -256,7 +261,8 @@ class BaseVariable(ValueOperators, Hinting):
             shape = np.shape(value)
         except ValueError as error:
             raise InvalidArgumentError(
-                f"the value for variable {self.name!r} of shape {self.shape} is no array: {error}"
+                f"the value for variable {self.name!r} of shape {self.shape} is not an array: "
+                f"{error}"
             ) from error
         if shape not in ((), self.shape):
             raise InvalidArgumentError(

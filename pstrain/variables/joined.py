@@ -70,6 +70,9 @@ class JoinedParameters:
             out[a - start : b - start] = part[a - shard.row_start : b - shard.row_start]
         return out
 
+    def read_all(self, specs: Sequence[VariableSpec]) -> list[Array]:
+        return [self.read(spec) for spec in specs]
+
     def read_rows(self, spec: VariableSpec, ids: Array) -> Array:
         flat = np.asarray(ids, np.int64).reshape(-1)
         out = np.empty(shape_of_rows(spec, flat.size), spec.dtype)
@@ -95,6 +98,10 @@ class JoinedParameters:
         for part, shard, a, b in self._overlaps(spec, start, start + count):
             values = rows[a - start : b - start].reshape(shape_of_rows(spec, b - a))
             part.parameters.assign(part.spec, op, values, part.first_row + a - shard.row_start)
+
+    def assign_all(self, values: Sequence[tuple[VariableSpec, Any]]) -> None:
+        for spec, rows in [(spec, as_rows(spec, value, spec.rows)) for spec, value in values]:
+            self.assign(spec, "set", rows.reshape(spec.shape))
 
     def scatter(self, spec: VariableSpec, op: str, ids: Array, rows: Any) -> None:
         for index, shard, part_ids, part in scatter_parts(spec, ids, rows):

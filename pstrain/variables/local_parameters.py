@@ -88,6 +88,9 @@ class LocalParameters:
             self._store.shard(spec.id, index).read(a, b, out[a - start : b - start])
         return out.reshape(shape_of_rows(spec, stop - start))
 
+    def read_all(self, specs: Sequence[VariableSpec]) -> list[Array]:
+        return [self.read(spec) for spec in specs]
+
     def read_rows(self, spec: VariableSpec, ids: Array) -> Array:
         lookup = look_up(spec, ids)
         rows = np.empty((len(lookup.unique), spec.width), spec.dtype)
@@ -102,6 +105,10 @@ class LocalParameters:
             for index, a, b in overlaps(spec, start, start + count)
         )
         self.key_maps.forget([spec.id])
+
+    def assign_all(self, values: Sequence[tuple[VariableSpec, Any]]) -> None:
+        for spec, rows in [(spec, as_rows(spec, value, spec.rows)) for spec, value in values]:
+            self.assign(spec, "set", rows.reshape(spec.shape))
 
     def scatter(self, spec: VariableSpec, op: str, ids: Array, rows: Any) -> None:
         self._store.apply(

@@ -83,11 +83,20 @@ class Parameters(Protocol):
     def read(self, spec: VariableSpec, start: int = 0, stop: int | None = None) -> Array:
         """Returns rows ``[start, stop)`` as a new array [rows, *shape[1:]], or () for a scalar."""
 
+    def read_all(self, specs: Sequence[VariableSpec]) -> list[Array]:
+        """Returns whole variables as new arrays; small ones share one message per server."""
+
     def read_rows(self, spec: VariableSpec, ids: Array) -> Array:
         """Returns rows [n, *shape[1:]] in the order of ``ids``, which may repeat."""
 
     def assign(self, spec: VariableSpec, op: str, value: Any, start: int = 0) -> None:
         """Applies ``op`` ("set", "add" or "sub") with ``value`` to the rows from ``start`` on."""
+
+    def assign_all(self, values: Sequence[tuple[VariableSpec, Any]]) -> None:
+        """Sets whole variables; small ones share one message per server.
+
+        Raises InvalidArgumentError, before any change, if a value does not fit its variable.
+        """
 
     def scatter(self, spec: VariableSpec, op: str, ids: Array, rows: Any) -> None:
         """Applies ``op`` ("set", "add", "sub", "mul", "div", "min", "max") to rows ``ids``."""

@@ -31,6 +31,11 @@ class PerWorkerVariable(BaseVariable):
         return self.spec.shape[1:]
 
     @property
+    def is_whole(self) -> bool:
+        """False: the value is one of the copies, each of which is a row of ``spec``."""
+        return False
+
+    @property
     def device(self) -> str:
         """The place that holds all copies."""
         return self.parameters.device(self.spec.shards[0].ps)

@@ -7,7 +7,7 @@ contiguous, in range and of the variable's dtype, so that kernels and servers ne
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,9 @@ from pstrain.kernels.routing import route
 from pstrain.vocabulary import Lookup, ShardSpec, Update, VariableSpec
 
 Array = NDArray[Any]
+
+# About what the description of one variable takes in a message, beside its values.
+_DESCRIPTION_BYTES = 128
 
 
 def row_bounds(spec: VariableSpec) -> NDArray[np.int64]:
@@ -149,6 +152,23 @@ def transfers(
     while queues:
         yield {ps: chunks.pop(0) for ps, chunks in queues.items()}
         queues = {ps: chunks for ps, chunks in queues.items() if chunks}
+
+
+def groups(specs: Sequence[VariableSpec], max_bytes: int) -> list[list[VariableSpec]]:
+    """Cuts ``specs``, in order, into groups whose values share messages of about ``max_bytes``.
+
+    A variable that is larger, or that has no rows, is a group by itself.
+    """
+    found: list[list[VariableSpec]] = []
+    room = 0
+    for spec in specs:
+        size = spec.rows * row_bytes(spec) + _DESCRIPTION_BYTES if spec.rows else max_bytes
+        if size > room:
+            found.append([])
+            room = max_bytes
+        found[-1].append(spec)
+        room -= size
+    return found
 
 
 def row_bytes(spec: VariableSpec) -> int:

@@ -16,7 +16,7 @@ from tests.chaos.schedule import FIXED, schedule_of
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(400)]
 
 
-def survive(name: str, folder: pathlib.Path) -> None:
+def play_without_faults(name: str, folder: pathlib.Path) -> None:
     schedule = schedule_of(name)
     result = play(schedule, folder)
     if result.faults:
@@ -25,9 +25,9 @@ def survive(name: str, folder: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize("name", FIXED)
-def test_every_row_arrives_once(name: str, tmp_path: pathlib.Path) -> None:
-    survive(name, tmp_path)
+def test_fixed_schedule_delivers_every_row_once(name: str, tmp_path: pathlib.Path) -> None:
+    play_without_faults(name, tmp_path)
 
 
-def test_every_row_arrives_once_under_a_seed(chaos_seed: int, tmp_path: pathlib.Path) -> None:
-    survive(str(chaos_seed), tmp_path)
+def test_random_schedule_delivers_every_row_once(chaos_seed: int, tmp_path: pathlib.Path) -> None:
+    play_without_faults(str(chaos_seed), tmp_path)

@@ -33,16 +33,22 @@ _INCREMENTS += [
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_killed_while_it_saves(place: str, tmp_path: pathlib.Path) -> None:
-    check_killed(place, tmp_path)
+def test_save_interrupted_by_kill_keeps_the_last_complete_checkpoint(
+    place: str, tmp_path: pathlib.Path
+) -> None:
+    check_checkpoints_after_kill(place, tmp_path)
 
 
 @pytest.mark.parametrize("place", _INCREMENTS)
-def test_killed_while_it_saves_what_changed(place: str, tmp_path: pathlib.Path) -> None:
-    check_killed(place, tmp_path, "incremental", every=10)
+def test_incremental_save_interrupted_by_kill_keeps_the_last_complete_checkpoint(
+    place: str, tmp_path: pathlib.Path
+) -> None:
+    check_checkpoints_after_kill(place, tmp_path, "incremental", every=10)
 
 
-def check_killed(place: str, tmp_path: pathlib.Path, how: str = "", *, every: int = 1) -> None:
+def check_checkpoints_after_kill(
+    place: str, tmp_path: pathlib.Path, how: str = "", *, every: int = 1
+) -> None:
     done = subprocess.run(
         [sys.executable, "-m", saving_program.__name__, str(tmp_path), how],
         env={**os.environ, KILL_AT_ENV: place},

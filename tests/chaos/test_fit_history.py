@@ -55,7 +55,7 @@ def rows_of(cluster: ps.LocalCluster) -> ds.Dataset:
 
 
 @pytest.mark.parametrize("place", ["prepared", "decided"])
-def test_steps_that_a_killed_trainer_could_not_report_are_in_the_history(
+def test_history_has_steps_that_a_killed_trainer_did_not_report(
     place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each trainer is killed at its fifth commit, within its first closures of eight steps each.
@@ -74,7 +74,7 @@ def test_steps_that_a_killed_trainer_could_not_report_are_in_the_history(
             assert np.isfinite(history.history["loss"]).all()
 
 
-class Kill(ps.callbacks.Callback):
+class KillTrainers(ps.callbacks.Callback):
     """Kills a trainer soon after the optimizer reaches each number of steps in ``after``.
 
     Steps that were applied but not reported yet count too.
@@ -91,11 +91,11 @@ class Kill(ps.callbacks.Callback):
             self._cluster.kill("worker", self._chance.randrange(2))
 
 
-def test_epochs_have_their_steps_although_trainers_are_killed() -> None:
+def test_epochs_have_all_steps_although_trainers_are_killed() -> None:
     epochs, steps = 3, 45
     with ps.LocalCluster(workers=2, ps=2, data_workers=1, supervise=True) as cluster:
         for model, coordinator in compiled(cluster):
-            kill = Kill(cluster, 12, 60, 100)
+            kill = KillTrainers(cluster, 12, 60, 100)
             history = model.fit(
                 rows_of(cluster),
                 epochs,

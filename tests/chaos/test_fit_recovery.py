@@ -75,7 +75,7 @@ def fed(cluster: ps.LocalCluster, by: str) -> ds.Dataset:
 
 
 @pytest.mark.parametrize("by", ["service", "trainers"])
-def test_every_row_once_although_a_server_is_killed(
+def test_fit_trains_every_row_once_although_a_server_is_killed(
     cluster: ps.LocalCluster, strategy: ps.ParameterServerStrategy, tmp_path: pathlib.Path, by: str
 ) -> None:
     model = compiled(strategy, ROWS)
@@ -96,7 +96,7 @@ def test_every_row_once_although_a_server_is_killed(
 
 
 @pytest.mark.parametrize("consistency", ["async", "sync"])
-def test_every_row_once_although_trainers_that_read_by_themselves_are_killed(
+def test_fit_without_service_trains_every_row_once_although_trainers_are_killed(
     cluster: ps.LocalCluster, consistency: str
 ) -> None:
     class KillEach(ps.callbacks.Callback):
@@ -117,7 +117,7 @@ def test_every_row_once_although_trainers_that_read_by_themselves_are_killed(
         assert history.history["examples"] == [ROWS, ROWS]
 
 
-def test_a_save_waits_for_what_a_lost_trainer_has_made_in_part(
+def test_save_after_trainer_kill_includes_its_partly_committed_closures(
     cluster: ps.LocalCluster, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class SaveAfterKill(ps.callbacks.Callback):
@@ -147,7 +147,7 @@ def test_a_save_waits_for_what_a_lost_trainer_has_made_in_part(
 
 
 @pytest.mark.long
-def test_the_coordinators_own_checkpoints_take_fit_back_too(
+def test_fit_recovers_from_checkpoints_of_the_coordinator(
     cluster: ps.LocalCluster, strategy: ps.ParameterServerStrategy, tmp_path: pathlib.Path
 ) -> None:
     model = compiled(strategy, ROWS)
@@ -176,7 +176,7 @@ def test_the_coordinators_own_checkpoints_take_fit_back_too(
 
 @pytest.mark.long
 @pytest.mark.parametrize("by", ["service", "trainers"])
-def test_a_program_that_was_killed_goes_on_where_its_checkpoint_was(
+def test_restarted_program_resumes_fit_from_its_checkpoint(
     cluster: ps.LocalCluster, tmp_path: pathlib.Path, by: str
 ) -> None:
     """The second run has one trainer fewer if trainers read by themselves, without the service."""
@@ -208,7 +208,7 @@ def test_a_program_that_was_killed_goes_on_where_its_checkpoint_was(
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_every_row_once_although_servers_are_killed_at_random(
+def test_fit_trains_every_row_once_although_servers_are_killed_at_random(
     cluster: ps.LocalCluster,
     strategy: ps.ParameterServerStrategy,
     tmp_path: pathlib.Path,
@@ -232,7 +232,7 @@ def test_every_row_once_although_servers_are_killed_at_random(
 
 
 @pytest.mark.long
-def test_in_rounds_a_lost_server_changes_nothing(
+def test_sync_fit_is_bitwise_equal_although_servers_are_killed(
     cluster: ps.LocalCluster, tmp_path: pathlib.Path
 ) -> None:
     ends: list[Any] = []
@@ -252,7 +252,7 @@ def test_in_rounds_a_lost_server_changes_nothing(
         np.testing.assert_array_equal(first, second)
 
 
-def test_an_unfinished_fit_is_gone_on_with_in_one_process_too(tmp_path: pathlib.Path) -> None:
+def test_unfinished_fit_resumes_in_one_process(tmp_path: pathlib.Path) -> None:
     """Without a cluster; a patched program name makes the second ``fit`` seem a new process."""
     data, rows = columns(1_000, with_ids=False), 1_000
     steps = rows // BATCH
@@ -304,7 +304,7 @@ class KillTrainer(ps.callbacks.Callback):
             self._cluster.kill("worker", 0)
 
 
-def test_evaluation_of_a_services_rows_is_exact_although_a_trainer_is_killed(
+def test_evaluation_over_service_is_exact_although_a_trainer_is_killed(
     cluster: ps.LocalCluster, strategy: ps.ParameterServerStrategy
 ) -> None:
     model = evaluated(strategy)
@@ -321,7 +321,7 @@ def test_evaluation_of_a_services_rows_is_exact_although_a_trainer_is_killed(
 
 
 @pytest.mark.long
-def test_predictions_of_a_services_rows_come_once_although_a_trainer_is_killed(
+def test_predictions_over_service_come_once_although_a_trainer_is_killed(
     cluster: ps.LocalCluster, strategy: ps.ParameterServerStrategy
 ) -> None:
     model = evaluated(strategy)
@@ -359,7 +359,7 @@ def evaluated(strategy: ps.ParameterServerStrategy) -> Any:
     return model
 
 
-def test_what_is_saved_right_after_a_restore_keeps_the_position(
+def test_save_right_after_restore_keeps_the_position(
     cluster: ps.LocalCluster, tmp_path: pathlib.Path
 ) -> None:
     """The second save comes before any trainer has asked for an element again."""
@@ -373,7 +373,7 @@ def test_what_is_saved_right_after_a_restore_keeps_the_position(
 
 
 @pytest.mark.long
-def test_a_trainer_that_is_started_later_takes_part_in_fit(
+def test_trainer_started_later_takes_part_in_fit(
     cluster: ps.LocalCluster, strategy: ps.ParameterServerStrategy
 ) -> None:
     cluster.kill("worker", 1)  # the supervisor starts another, which joins when it is ready

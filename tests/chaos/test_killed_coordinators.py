@@ -26,7 +26,7 @@ def start(cluster: ps.LocalCluster, directory: pathlib.Path) -> subprocess.Popen
     )
 
 
-def test_every_row_once_although_the_coordinator_is_killed(tmp_path: pathlib.Path) -> None:
+def test_restarted_coordinator_trains_every_row_once(tmp_path: pathlib.Path) -> None:
     with ps.LocalCluster(workers=2, ps=2, data_workers=1) as cluster:
         for kill in (True, False):
             program = start(cluster, tmp_path)

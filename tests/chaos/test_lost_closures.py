@@ -23,7 +23,7 @@ from tests.waiting import wait_until
 CLOSURES = 120
 
 
-class Counted:
+class CountedClosures:
     """A table sharded over two servers; each closure adds 1 to a cell of its own on each."""
 
     def __init__(self, resolver: Any, closures: int = CLOSURES) -> None:
@@ -60,8 +60,10 @@ def cluster() -> Iterator[ps.LocalCluster]:
 
 
 @pytest.mark.long
-def test_several_trainers_killed_at_once_and_one_never_comes_back(cluster: ps.LocalCluster) -> None:
-    program = Counted(cluster.resolver)
+def test_closures_count_once_although_two_trainers_are_killed_and_one_stays_away(
+    cluster: ps.LocalCluster,
+) -> None:
+    program = CountedClosures(cluster.resolver)
     program.schedule(range(CLOSURES))
     wait_until(lambda: program.finished() > 20, "some closures")
     for index in (0, 1):
@@ -75,10 +77,12 @@ def test_several_trainers_killed_at_once_and_one_never_comes_back(cluster: ps.Lo
 
 
 @pytest.mark.long
-def test_a_trainer_killed_between_steps_and_one_that_comes_late(cluster: ps.LocalCluster) -> None:
+def test_closures_count_once_although_trainers_join_late_and_die_idle(
+    cluster: ps.LocalCluster,
+) -> None:
     for index in (1, 2):
         cluster.kill("worker", index)
-    program = Counted(cluster.resolver)
+    program = CountedClosures(cluster.resolver)
     program.schedule(range(20))
     program.coordinator.join(DEADLINE_S)
     cluster.restart("worker", 2)
@@ -94,7 +98,7 @@ def test_a_trainer_killed_between_steps_and_one_that_comes_late(cluster: ps.Loca
     program.coordinator.close()
 
 
-def behind(proxy: FaultProxy, cluster: ps.LocalCluster) -> tuple[Any, list[Any]]:
+def resolver_behind(proxy: FaultProxy, cluster: ps.LocalCluster) -> tuple[Any, list[Any]]:
     """Returns a resolver that reaches the parameter servers through links, and these links."""
     spec = cluster.cluster_spec.as_dict()
     links = [proxy.link(int(address.rpartition(":")[2])) for address in spec["ps"]]
@@ -102,11 +106,11 @@ def behind(proxy: FaultProxy, cluster: ps.LocalCluster) -> tuple[Any, list[Any]]
     return ps.SimpleClusterResolver(ps.ClusterSpec(spec), task_type="chief", task_id=0), links
 
 
-def test_replies_lost_after_a_change_was_applied(cluster: ps.LocalCluster) -> None:
+def test_changes_whose_replies_are_lost_count_once(cluster: ps.LocalCluster) -> None:
     """Connections break repeatedly, some twice in a row, before the client knows what arrived."""
     with FaultProxy() as proxy:
-        resolver, links = behind(proxy, cluster)
-        program = Counted(resolver)
+        resolver, links = resolver_behind(proxy, cluster)
+        program = CountedClosures(resolver)
         program.schedule(range(CLOSURES), pause_s=0.005)
         breaks = finished = 0
 
@@ -130,12 +134,12 @@ def test_replies_lost_after_a_change_was_applied(cluster: ps.LocalCluster) -> No
         program.coordinator.close()
 
 
-def test_a_server_out_of_reach_for_a_moment_is_not_taken_for_lost(
+def test_server_unreachable_for_two_attempts_is_not_taken_for_lost(
     cluster: ps.LocalCluster,
 ) -> None:
     with FaultProxy() as proxy:
-        resolver, links = behind(proxy, cluster)
-        program = Counted(resolver)
+        resolver, links = resolver_behind(proxy, cluster)
+        program = CountedClosures(resolver)
         link = links[1]
         refused = link.counters.refused
         link.refuse()
@@ -157,12 +161,12 @@ def test_a_server_out_of_reach_for_a_moment_is_not_taken_for_lost(
         program.coordinator.close()
 
 
-def test_a_large_value_lost_with_its_trainer_is_an_error_although_its_changes_were_made(
+def test_large_result_lost_with_its_trainer_is_data_loss_yet_its_changes_count(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv(KILL_AT_ENV, "decided:1")
     with ps.LocalCluster(workers=1, ps=2, data_workers=0) as small:
-        program = Counted(small.resolver, closures=1)
+        program = CountedClosures(small.resolver, closures=1)
         table = program.table
 
         def count_at_length() -> Any:

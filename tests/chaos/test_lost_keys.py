@@ -71,7 +71,7 @@ class KeyedRows(CountedRows):
 @pytest.mark.parametrize(
     "seed", [1, pytest.param(2, marks=pytest.mark.long), pytest.param(3, marks=pytest.mark.long)]
 )
-def test_keys_keep_their_rows_although_servers_are_killed(
+def test_keys_keep_their_table_rows_although_servers_are_killed(
     seed: int, tmp_path: pathlib.Path
 ) -> None:
     chance = random.Random(seed)

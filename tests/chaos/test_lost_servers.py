@@ -19,7 +19,9 @@ PART_BYTES = 8 << 20
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", [1])
-def test_every_row_once_although_servers_are_killed(seed: int, tmp_path: pathlib.Path) -> None:
+def test_every_row_is_trained_once_although_servers_are_killed(
+    seed: int, tmp_path: pathlib.Path
+) -> None:
     chance = random.Random(seed)
     with (
         ps.LocalCluster(workers=2, ps=2, data_workers=1, supervise=True) as cluster,
@@ -43,7 +45,9 @@ def test_every_row_once_although_servers_are_killed(seed: int, tmp_path: pathlib
 
 
 @pytest.mark.long
-def test_a_server_killed_while_it_writes_a_checkpoint(tmp_path: pathlib.Path) -> None:
+def test_server_killed_while_it_writes_a_checkpoint_restores_the_one_before(
+    tmp_path: pathlib.Path,
+) -> None:
     with (
         ps.LocalCluster(workers=2, ps=2, data_workers=1, supervise=True) as cluster,
         counted(cluster, ROWS, pause_s=0.01) as program,
@@ -82,7 +86,7 @@ def test_a_server_killed_while_it_writes_a_checkpoint(tmp_path: pathlib.Path) ->
         program.check()
 
 
-def test_without_a_checkpoint_it_is_an_error_at_once() -> None:
+def test_lost_server_without_checkpoint_is_an_error_at_once() -> None:
     with (
         ps.LocalCluster(workers=1, ps=2, data_workers=1) as cluster,
         counted(cluster, ROWS) as program,
@@ -95,7 +99,7 @@ def test_without_a_checkpoint_it_is_an_error_at_once() -> None:
         assert time.monotonic() - started_s < 20
 
 
-def test_before_the_first_checkpoint_it_says_what_to_do(tmp_path: pathlib.Path) -> None:
+def test_lost_server_before_the_first_checkpoint_is_an_error(tmp_path: pathlib.Path) -> None:
     with (
         ps.LocalCluster(workers=1, ps=2, data_workers=1) as cluster,
         counted(cluster, ROWS) as program,

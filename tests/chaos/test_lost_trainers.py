@@ -33,7 +33,7 @@ def killing(cluster: ps.LocalCluster, seed: int, kills: int, rows: int) -> Calla
 
 
 @pytest.mark.long
-def test_trainers_killed_at_random() -> None:
+def test_every_row_is_trained_once_although_trainers_are_killed_at_random() -> None:
     rows, seed = 15_000, 1
     with (
         ps.LocalCluster(workers=2, ps=2, data_workers=1) as cluster,
@@ -46,7 +46,7 @@ def test_trainers_killed_at_random() -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("consistency", [ps.consistency.sync(), ps.consistency.sync(1)], ids=str)
-def test_trainers_killed_at_random_in_rounds(consistency: Any) -> None:
+def test_sync_training_trains_every_row_once_although_a_trainer_is_killed(consistency: Any) -> None:
     rows, seed = 2_500, 2
     with (
         ps.LocalCluster(workers=2, ps=2, data_workers=1) as cluster,
@@ -58,7 +58,7 @@ def test_trainers_killed_at_random_in_rounds(consistency: Any) -> None:
 
 
 @pytest.mark.parametrize("place", ["prepared", "decided"])
-def test_a_trainer_killed_in_the_middle_of_a_commit(
+def test_every_row_is_trained_once_although_a_trainer_dies_within_a_commit(
     place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(KILL_AT_ENV, f"{place}:3")
@@ -73,7 +73,7 @@ def test_a_trainer_killed_in_the_middle_of_a_commit(
 
 
 @pytest.mark.long
-def test_a_frozen_trainer_wakes_up_as_nobody() -> None:
+def test_every_row_is_trained_once_although_a_lost_trainer_resumes() -> None:
     with (
         ps.LocalCluster(workers=2, ps=2, data_workers=1) as cluster,
         counted(cluster, 12_000) as program,

@@ -103,7 +103,7 @@ def is_turned_away(connect: Callable[[], socket.socket]) -> bool:
         return True
 
 
-def test_everything_passes_without_faults(link: Link, connect: Callable) -> None:
+def test_link_without_faults_passes_everything(link: Link, connect: Callable) -> None:
     data = bytes(range(256)) * 4_000
     assert ask(connect(), data) == data
     assert ask(connect(), b"again") == b"again"
@@ -111,14 +111,14 @@ def test_everything_passes_without_faults(link: Link, connect: Callable) -> None
     assert link.counters.connections == 2
 
 
-def test_an_orderly_end_passes(connect: Callable) -> None:
+def test_half_close_passes(connect: Callable) -> None:
     client = connect()
     assert ask(client, b"all") == b"all"
     client.shutdown(socket.SHUT_WR)
     assert client.recv(1) == b""
 
 
-def test_a_cut_resets_what_is_open_and_nothing_else(link: Link, connect: Callable) -> None:
+def test_cut_resets_open_connections_only(link: Link, connect: Callable) -> None:
     client = connect()
     ask(client, b"hello")
     link.cut()
@@ -127,7 +127,7 @@ def test_a_cut_resets_what_is_open_and_nothing_else(link: Link, connect: Callabl
     assert ask(connect(), b"again") == b"again"
 
 
-def test_a_cut_in_the_middle_of_a_message(link: Link, connect: Callable) -> None:
+def test_cut_after_tears_one_message_and_spares_the_next(link: Link, connect: Callable) -> None:
     client = connect()
     ask(client, b"hello")
     link.cut_after(1_000)
@@ -137,7 +137,7 @@ def test_a_cut_in_the_middle_of_a_message(link: Link, connect: Callable) -> None
     assert ask(connect(), b"y" * 5_000) == b"y" * 5_000
 
 
-def test_refusing_until_healed(link: Link, connect: Callable) -> None:
+def test_refusing_link_resets_connections_until_healed(link: Link, connect: Callable) -> None:
     first = connect()
     ask(first, b"hello")
     link.refuse()
@@ -148,7 +148,7 @@ def test_refusing_until_healed(link: Link, connect: Callable) -> None:
 
 
 @pytest.mark.parametrize("way", ["up", "down"])
-def test_what_is_held_back_passes_when_healed(link: Link, connect: Callable, way: str) -> None:
+def test_held_data_passes_once_healed(link: Link, connect: Callable, way: str) -> None:
     client = connect()
     ask(client, b"hello")
     link.hold((way,))
@@ -163,7 +163,7 @@ def test_what_is_held_back_passes_when_healed(link: Link, connect: Callable, way
     assert link.counters.up == link.counters.down == 9
 
 
-def test_a_connection_made_while_nothing_passes(link: Link, connect: Callable) -> None:
+def test_connection_opened_during_hold_is_served_once_healed(link: Link, connect: Callable) -> None:
     link.hold()
     client = connect()
     client.sendall(b"x")
@@ -175,7 +175,7 @@ def test_a_connection_made_while_nothing_passes(link: Link, connect: Callable) -
     assert client.recv(1) == b"x"
 
 
-def test_a_delay_is_felt_both_ways(link: Link, connect: Callable) -> None:
+def test_delay_applies_in_both_directions(link: Link, connect: Callable) -> None:
     client = connect()
     ask(client, b"hello")
     link.delay(0.1)
@@ -185,7 +185,7 @@ def test_a_delay_is_felt_both_ways(link: Link, connect: Callable) -> None:
     link.heal()
 
 
-def test_slices_are_put_together_in_order(link: Link, connect: Callable) -> None:
+def test_sliced_data_arrives_in_order(link: Link, connect: Callable) -> None:
     client = connect()
     link.slice(3)
     data = bytes(range(256)) * 20
@@ -194,7 +194,7 @@ def test_slices_are_put_together_in_order(link: Link, connect: Callable) -> None
     assert ask(client, data) == data
 
 
-def test_a_server_that_is_away_is_a_reset_and_may_come_later() -> None:
+def test_link_to_absent_server_resets_connections() -> None:
     with FaultProxy() as proxy:
         echo = Echo()
         port = echo.port
@@ -212,7 +212,7 @@ def test_a_server_that_is_away_is_a_reset_and_may_come_later() -> None:
         assert link.counters.refused == 1
 
 
-def test_closing_ends_connections_that_are_held(connect: Callable, link: Link) -> None:
+def test_close_ends_held_connections(connect: Callable, link: Link) -> None:
     client = connect()
     ask(client, b"hello")
     link.hold()
@@ -221,7 +221,7 @@ def test_closing_ends_connections_that_are_held(connect: Callable, link: Link) -
     assert link.counters.up == 5
 
 
-def test_closing_ends_connections_that_were_just_accepted() -> None:
+def test_close_ends_just_accepted_connections_without_errors() -> None:
     unraisable: list[object] = []
     hook, sys.unraisablehook = sys.unraisablehook, lambda args: unraisable.append(args.exc_value)
     echo = Echo()

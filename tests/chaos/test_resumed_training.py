@@ -15,7 +15,7 @@ ROWS = 4_000
 @pytest.mark.parametrize(
     ("workers", "servers"), [pytest.param(1, 1, marks=pytest.mark.long), (3, 2)]
 )
-def test_rows_before_the_save_and_after_the_resume_are_each_row_once(
+def test_resume_in_mid_epoch_trains_each_row_once(
     tmp_path: pathlib.Path, workers: int, servers: int
 ) -> None:
     with (

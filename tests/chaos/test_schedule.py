@@ -20,23 +20,23 @@ SEEDS = range(300)
 ENDS = {"kill": "start", "freeze": "thaw"}
 
 
-def random_ones() -> list[Schedule]:
+def random_schedules() -> list[Schedule]:
     return [schedule_of(str(seed)) for seed in SEEDS]
 
 
-def test_a_seed_is_one_schedule() -> None:
-    assert random_ones() == random_ones()
-    assert len({schedule.actions for schedule in random_ones()}) > 290
+def test_seed_gives_the_same_schedule_each_time() -> None:
+    assert random_schedules() == random_schedules()
+    assert len({schedule.actions for schedule in random_schedules()}) > 290
 
 
-def test_a_fixed_name_is_one_schedule() -> None:
+def test_fixed_name_gives_its_schedule_and_unknown_name_is_refused() -> None:
     assert all(schedule_of(name) is schedule for name, schedule in FIXED.items())
     with pytest.raises(ValueError, match="invalid literal"):
         schedule_of("unheard-of")
 
 
 def test_every_fault_ends() -> None:
-    for schedule in (*FIXED.values(), *random_ones()):
+    for schedule in (*FIXED.values(), *random_schedules()):
         check_ends(schedule)
 
 
@@ -53,8 +53,8 @@ def check_ends(schedule: Schedule) -> None:
     assert not under_way
 
 
-def test_workers_die_seldom_enough_not_to_blame_their_windows() -> None:
-    for schedule in random_ones():
+def test_worker_deaths_are_few_and_far_between() -> None:
+    for schedule in random_schedules():
         deaths = [
             action.at_s
             for action in schedule.actions
@@ -64,8 +64,8 @@ def test_workers_die_seldom_enough_not_to_blame_their_windows() -> None:
         assert all(later - earlier >= DEATH_GAP_S for earlier, later in pairwise(deaths))
 
 
-def test_all_faults_occur() -> None:
-    found = {(a.verb, a.target.split("-")[0]) for s in random_ones() for a in s.actions}
+def test_all_kinds_of_faults_occur() -> None:
+    found = {(a.verb, a.target.split("-")[0]) for s in random_schedules() for a in s.actions}
     links = ("control", "readers", "data")
     verbs = ("hold", "hold-up", "hold-down", "refuse", "delay", "slice", "cut-after", "cut", "heal")
     expected = {(verb, link) for verb in verbs for link in links}

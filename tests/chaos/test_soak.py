@@ -32,7 +32,7 @@ LEASE_MS = 20_000
 LEAST_BEATS = 5
 
 
-class Pulse:
+class RepeatedAction:
     """A thread that repeats an action and records the longest time between two of them."""
 
     def __init__(self, name: str) -> None:
@@ -59,7 +59,7 @@ class Pulse:
         self.count += 1
 
 
-class Reading(Pulse):
+class Reading(RepeatedAction):
     """A reader of an endless dataset from all workers."""
 
     def __init__(self, index: int, target: str) -> None:
@@ -78,7 +78,7 @@ class Reading(Pulse):
                     return
 
 
-class Calling(Pulse):
+class Calling(RepeatedAction):
     """A client that asks the dispatcher for its status, on a channel of its own."""
 
     def __init__(self, target: str) -> None:
@@ -100,9 +100,9 @@ def check_rows(batch: pa.RecordBatch) -> None:
     assert np.array_equal(ids, np.arange(ids[0], ids[0] + BATCH_ROWS))
 
 
-def run_together(service: LocalService, seconds: float) -> list[Pulse]:
+def run_together(service: LocalService, seconds: float) -> list[RepeatedAction]:
     """Reads and calls for ``seconds`` and until all have made progress; returns the records."""
-    pulses: list[Pulse] = [Reading(index, service.target) for index in range(READERS)]
+    pulses: list[RepeatedAction] = [Reading(index, service.target) for index in range(READERS)]
     pulses.append(Calling(service.target))
     for pulse in pulses:
         pulse.thread.start()
@@ -142,7 +142,9 @@ def own_threads() -> set[threading.Thread]:
     return {t for t in threading.enumerate() if not isinstance(t, threading._DummyThread)}
 
 
-def test_streams_and_calls_share_a_process(request: pytest.FixtureRequest) -> None:
+def test_streams_and_calls_share_a_process_without_starvation_or_leaks(
+    request: pytest.FixtureRequest,
+) -> None:
     is_long = request.config.getoption("--chaos-seeds") > 0
     # A first run makes what the transports keep for the life of the process.
     soak(0.5)

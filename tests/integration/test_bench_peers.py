@@ -30,12 +30,12 @@ def test_interpreter_without_the_module_is_refused():
         children.find_interpreter(sys.executable, module="no_such_module")
 
 
-def test_early_exit_reports_the_log():
+def test_peer_that_exits_early_is_reported_with_its_log():
     with children.Children(30) as group, pytest.raises(children.PeerError, match="no_such_module"):
         group.start("no_such_module", []).line()
 
 
-def test_silence_ends_at_the_deadline():
+def test_silent_peer_is_given_up_at_the_deadline():
     with children.Children(2) as group:
         child = group.start("http.server", ["0", "--bind", "127.0.0.1"])
         with pytest.raises(children.PeerError, match="deadline"):
@@ -44,7 +44,7 @@ def test_silence_ends_at_the_deadline():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("form", ["example", "packed"])
-def test_tfdata_service(peer_python: str, tmp_path: Path, form: str):
+def test_tfdata_service_peer_streams_rows(peer_python: str, tmp_path: Path, form: str):
     file_format = {"example": "tfrecord", "packed": "packed"}[form]
     data.write_files(tmp_path, 4 * data.BLOCK_ROWS, file_format, files=2)
     result = children.run_peer(
@@ -60,7 +60,7 @@ def test_tfdata_service(peer_python: str, tmp_path: Path, form: str):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("form", "count"), [("usual", 1), ("tuned", 2)])
-def test_tf_parameter_server(peer_python: str, form: str, count: int):
+def test_tf_parameter_server_peer_trains_examples(peer_python: str, form: str, count: int):
     result = children.run_peer(
         "bench.peers.tf_parameter_server",
         ["--smoke", "--form", form, "--workers", str(count), "--ps", str(count)],
@@ -72,7 +72,7 @@ def test_tf_parameter_server(peer_python: str, form: str, count: int):
 
 
 @pytest.mark.slow
-def test_killed_parent_takes_its_processes_along(peer_python: str):
+def test_killed_peer_benchmark_leaves_no_processes(peer_python: str):
     command = [peer_python, "-m", "bench.peers.tf_parameter_server", "--smoke", "--seconds", "30"]
     parent = subprocess.Popen(command, cwd=_ROOT, stdout=subprocess.DEVNULL)
     try:

@@ -53,7 +53,7 @@ def _sorted_by_first_id(columns: data.Columns) -> data.Columns:
 
 
 @pytest.mark.parametrize("form", sorted(transform.FORMS))
-def test_streamed_rows_are_the_work(tmp_path: Path, form: str):
+def test_streamed_rows_equal_the_expected_transform(tmp_path: Path, form: str):
     paths = data.write_files(tmp_path, _ROWS, "parquet", files=2)
     pipeline = transform.dataset([str(path) for path in paths], form, epochs=1)
     with systems.service(1) as target:
@@ -88,7 +88,7 @@ def test_leases_prints_a_line_per_run(capsys: pytest.CaptureFixture[str]):
     assert windows["splits_per_s"] > 0
 
 
-def test_many_readers_share_the_windows_of_many_workers(capsys: pytest.CaptureFixture[str]):
+def test_mesh_of_readers_and_workers_reads_each_row_once(capsys: pytest.CaptureFixture[str]):
     mesh.main(["--smoke"])
     some, of_all = _lines(capsys)
     assert (some["pairs"], of_all["pairs"]) == ("some", "all")
@@ -97,7 +97,7 @@ def test_many_readers_share_the_windows_of_many_workers(capsys: pytest.CaptureFi
     assert some["rows"] == of_all["rows"] == 50_000
 
 
-def test_dispatcher_answers_its_simulated_clients_also_after_a_kill(
+def test_dispatcher_answers_simulated_clients_also_after_kill(
     capsys: pytest.CaptureFixture[str],
 ):
     dispatcher.main(["--smoke"])
@@ -127,7 +127,9 @@ def test_plots_of_training_are_drawn(tmp_path: Path, capsys: pytest.CaptureFixtu
         assert all(rate > 0 for _, rate in line["points"])
 
 
-def test_plots_name_the_extra_that_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+def test_plots_without_matplotlib_name_the_missing_extra(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
     monkeypatch.setattr(plots.importlib.util, "find_spec", lambda _: None)
     with pytest.raises(SystemExit, match=r"pstrain\[demo\]"):
         plots.main(["--smoke", "--out", str(tmp_path)])
@@ -140,7 +142,7 @@ def test_stream_reads_arrow_files(capsys: pytest.CaptureFixture[str]):
     assert served["rows"] > 0
 
 
-def test_a_checkpoint_is_measured_while_training_goes_on(capsys: pytest.CaptureFixture[str]):
+def test_checkpoint_is_measured_at_rest_and_during_training(capsys: pytest.CaptureFixture[str]):
     checkpoint.main(["--smoke"])
     (found,) = _lines(capsys)
     assert found["bytes"] == found["rows"] * found["width"] * 8
@@ -149,7 +151,7 @@ def test_a_checkpoint_is_measured_while_training_goes_on(capsys: pytest.CaptureF
 
 
 @pytest.mark.long
-def test_a_paused_reader_stays_within_its_bounds(capsys: pytest.CaptureFixture[str]):
+def test_paused_reader_stays_within_memory_bounds(capsys: pytest.CaptureFixture[str]):
     memory.main(["--smoke"])
     found = _lines(capsys)
     assert [run["protocol"] for run in found] == 2 * list(memory.PROTOCOLS)
@@ -190,7 +192,7 @@ def test_train_prints_a_line_per_run(capsys: pytest.CaptureFixture[str], monkeyp
     assert served["examples"] % served["batch"] == 0
 
 
-def test_a_core_of_a_cluster_is_compared_with_one_process_in_turns(
+def test_train_cores_compares_cluster_with_one_process(
     capsys: pytest.CaptureFixture[str], monkeypatch: Any
 ):
     monkeypatch.setattr(os, "environ", os.environ.copy())
@@ -208,7 +210,7 @@ def test_models_print_a_line_each(capsys: pytest.CaptureFixture[str], monkeypatc
     assert all(line["ours_cpu_ms"] > 0 and line["turns"] == 2 for line in found)
 
 
-def test_models_are_compared_with_the_fastest_form_of_the_peer():
+def test_models_summary_takes_the_fastest_form_of_the_peer():
     rounds = [
         {"ours": 1.0, "plain": 2.0, "compiled": 1.5},
         {"ours": 2.0, "plain": 8.0, "compiled": 2.0},
@@ -220,8 +222,34 @@ def test_models_are_compared_with_the_fastest_form_of_the_peer():
     assert (found["ratio_min"], found["ratio_max"]) == (1.0, 1.8)
 
 
+def test_a_network_on_a_device_is_compared_with_the_processor(
+    capsys: pytest.CaptureFixture[str],
+):
+    pytest.importorskip("torch")
+    from bench import torch_device
+
+    torch_device.main(["--smoke", "--device", "cuda:99"])
+    skipped, found = _lines(capsys)
+    assert skipped["skipped"] == "cuda:99"
+    assert "this process cannot use device 'cuda:99'" in skipped["why"]
+    assert (found["device"], found["threads"], found["rounds"]) == ("cpu", 1, 2)
+    assert found["examples_per_s"] > 0
+
+
+def test_a_device_is_compared_with_the_fastest_number_of_threads():
+    pytest.importorskip("torch")
+    from bench import torch_device
+
+    one, many, gpu = (torch_device.Way(*way) for way in (("cpu", 1), ("cpu", 8), ("cuda", 1)))
+    rates = [{one: 1.0, many: 2.0, gpu: 8.0}, {one: 1.0, many: 4.0, gpu: 8.0}]
+    (found,) = torch_device.ratios([*rates, {one: 9.0, many: 3.0, gpu: 9.0}])
+    assert (found["device"], found["against_threads"], found["ratio"]) == ("cuda", 8, 3.0)
+    assert (found["ratio_min"], found["ratio_max"]) == (2.0, 4.0)
+    assert list(torch_device.ratios([{one: 1.0, many: 2.0}])) == []
+
+
 @pytest.mark.parametrize("kind", model_batches.KINDS)
-def test_models_of_the_bench_fit_its_batches(kind: str):
+def test_model_batches_fit_the_schemas_of_the_models(kind: str):
     with local_parameters():
         model = models.make(kind, 8)
         for ids in model_batches.IDS:
@@ -255,14 +283,14 @@ def test_transport_compares_both_protocols_at_both_levels(capsys: pytest.Capture
     assert min(channel["ratio"], service["ratio"]) > 0
 
 
-def test_closures_are_counted(capsys: pytest.CaptureFixture[str]):
+def test_closures_prints_closures_per_second(capsys: pytest.CaptureFixture[str]):
     closures.main(["--smoke"])
     (line,) = _lines(capsys)
     assert line["closures"] >= 500
     assert line["closures_per_s"] > 0
 
 
-def test_parameters_compares_the_ways_and_measures_a_table(capsys: pytest.CaptureFixture[str]):
+def test_parameters_compares_transports_and_measures_a_table(capsys: pytest.CaptureFixture[str]):
     parameters.main(["--smoke"])
     lines = _lines(capsys)
     runs, ratios, table = lines[:4], lines[4:-1], lines[-1]
@@ -282,7 +310,7 @@ def test_quality_prints_a_table_and_a_line_per_task(capsys: pytest.CaptureFixtur
     assert abs(found["one_process"] - found["async"]["1"]) < 0.05
 
 
-def test_rounded_rows_and_gradients_learn_as_much(tmp_path: Path):
+def test_training_in_bfloat16_is_as_good_as_in_float32(tmp_path: Path):
     task = quality.clicks_task(tmp_path, 32_768)
     exact, rounded = (
         # In rounds (``sync``), so that only the data type makes a difference.
@@ -294,7 +322,7 @@ def test_rounded_rows_and_gradients_learn_as_much(tmp_path: Path):
     assert abs(exact - rounded) < quality.TOLERANCE
 
 
-def test_the_planted_clicks_are_those_of_their_probabilities(tmp_path: Path):
+def test_planted_clicks_have_rows_labels_and_reachable_auc(tmp_path: Path):
     task = quality.clicks_task(tmp_path, 8_192)
     assert 0.7 < task.reachable < 0.8
     assert task.test.num_rows == 2_048

@@ -78,7 +78,7 @@ CHOICES: dict[str, tuple[Callable[[], ds.Dataset], int, float]] = {
 
 @pytest.mark.parametrize("policy", [None, ds.ShardingPolicy.DYNAMIC, ds.ShardingPolicy.OFF])
 @pytest.mark.parametrize("choice", CHOICES)
-def test_only_what_is_wanted_is_read(
+def test_bytes_read_are_those_of_selected_columns_and_row_groups(
     counter: Counter, service: LocalService, choice: str, policy: ds.ShardingPolicy | None
 ) -> None:
     make, rows, columns = CHOICES[choice]

@@ -50,7 +50,9 @@ def program(cluster: ps.LocalCluster, request: pytest.FixtureRequest) -> Iterato
     made.coordinator.close()
 
 
-def test_what_is_cancelled_is_applied_nowhere(program: Program, tmp_path: pathlib.Path) -> None:
+def test_cancelled_closures_are_applied_on_no_server(
+    program: Program, tmp_path: pathlib.Path
+) -> None:
     coordinator, gate = program.coordinator, tmp_path / "gate"
     places = [(str(tmp_path / f"begun{i}"), str(gate)) for i in range(2)]
     running = [coordinator.schedule(program.count, args=each) for each in places]
@@ -70,7 +72,9 @@ def test_what_is_cancelled_is_applied_nowhere(program: Program, tmp_path: pathli
     assert coordinator.schedule(lambda: 5).fetch(DEADLINE_S) == 5
 
 
-def test_what_is_too_late_is_applied_nowhere(program: Program, tmp_path: pathlib.Path) -> None:
+def test_closures_past_their_deadline_are_applied_on_no_server(
+    program: Program, tmp_path: pathlib.Path
+) -> None:
     coordinator, gate = program.coordinator, tmp_path / "gate"
     places = [(str(tmp_path / f"begun{i}"), str(gate)) for i in range(2)]
     late = [coordinator.schedule(program.count, args=each, deadline_s=1.0) for each in places]
@@ -86,7 +90,7 @@ def test_what_is_too_late_is_applied_nowhere(program: Program, tmp_path: pathlib
         coordinator.schedule(program.count, deadline_s=0)
 
 
-def test_a_cancelled_closure_does_not_outlive_its_trainer(tmp_path: pathlib.Path) -> None:
+def test_cancelled_closure_is_not_rerun_after_its_trainer_is_killed(tmp_path: pathlib.Path) -> None:
     with ps.LocalCluster(workers=1, ps=2, data_workers=0) as cluster:
         program = Program(cluster, "async")
         coordinator = program.coordinator

@@ -47,7 +47,7 @@ def flight() -> Iterator[FlightServer]:
         ("grpc", True, "flight"),
     ],
 )
-def test_the_way_is_chosen(
+def test_transport_follows_protocol_asked_for_and_host_of_peer(
     flight: FlightServer, wanted: str | None, is_local: bool, taken: str
 ) -> None:
     local = LocalServer(flight.address, token=TOKEN, exchanges=EXCHANGES)
@@ -62,7 +62,7 @@ def test_the_way_is_chosen(
     local.stop()
 
 
-def test_shared_memory_that_was_asked_for_and_cannot_be_had(flight: FlightServer) -> None:
+def test_shared_memory_asked_of_a_peer_without_it_is_refused(flight: FlightServer) -> None:
     def ask() -> None:
         with open_exchange(
             flight.address,
@@ -81,7 +81,7 @@ def test_shared_memory_that_was_asked_for_and_cannot_be_had(flight: FlightServer
         ask()
 
 
-def test_a_protocol_that_is_none() -> None:
+def test_unknown_protocol_is_refused() -> None:
     asked = json.loads('{"exchange": "echo"}')
     with (
         pytest.raises(InvalidArgumentError, match="pigeon"),

@@ -27,15 +27,15 @@ def command(folder: pathlib.Path, *options: str) -> list[str]:
 
 
 @pytest.fixture
-def quiet(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
+def matplotlib_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
     """Keeps matplotlib's caches out of the user's home."""
     monkeypatch.setenv("MPLCONFIGDIR", str(tmp_path / "matplotlib"))
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(DEADLINE_S + 10)
-@pytest.mark.usefixtures("quiet")
-def test_the_demo_learns_and_closes_with_one_line_of_json(tmp_path: pathlib.Path) -> None:
+@pytest.mark.usefixtures("matplotlib_folder")
+def test_demo_learns_and_ends_with_one_line_of_json(tmp_path: pathlib.Path) -> None:
     done = subprocess.run(
         command(tmp_path, "--epochs", "2"),
         capture_output=True, text=True, timeout=DEADLINE_S, check=False,
@@ -65,7 +65,7 @@ def test_the_demo_learns_and_closes_with_one_line_of_json(tmp_path: pathlib.Path
         assert all(int(count.replace(",", "")) > 0 for count in counts), (work, counts)
 
 
-def test_a_place_for_results_that_cannot_be_is_refused_before_the_training(
+def test_demo_refuses_output_or_data_folder_that_is_a_file(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").touch()
@@ -78,7 +78,7 @@ def test_a_place_for_results_that_cannot_be_is_refused_before_the_training(
     assert "--data-dir must name a folder" in capsys.readouterr().err
 
 
-def test_a_damaged_file_of_flights_is_named_with_the_remedy(
+def test_demo_names_damaged_file_of_flights(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in (*(f"train-v2-{index}" for index in range(4)), "test-v2"):
@@ -88,8 +88,8 @@ def test_a_damaged_file_of_flights_is_named_with_the_remedy(
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("quiet")
-def test_ctrl_c_ends_every_process(tmp_path: pathlib.Path) -> None:
+@pytest.mark.usefixtures("matplotlib_folder")
+def test_interrupted_demo_ends_every_process(tmp_path: pathlib.Path) -> None:
     # With few flights, model.fit starts sooner.
     flights.prepare(tmp_path / "data")
     for path in (tmp_path / "data").glob("*.parquet"):

@@ -84,7 +84,7 @@ def checkpoint_names(folder: pathlib.Path) -> list[str]:
     return sorted(path.name for path in folder.glob("ckpt-*"))
 
 
-def test_a_cluster_learns_from_files_and_holds_rows_out(
+def test_train_on_cluster_learns_and_holds_out_validation_rows(
     files: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = ["train", "--data", str(files / "part-*.parquet"), "--label", "clicked"]
@@ -98,7 +98,7 @@ def test_a_cluster_learns_from_files_and_holds_rows_out(
     assert not list(tmp_path.rglob("*.pkl"))
 
 
-def test_evaluate_scores_files_that_training_never_saw(
+def test_evaluate_scores_unseen_parquet_and_csv_alike(
     files: pathlib.Path, model: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     scores = []
@@ -112,7 +112,7 @@ def test_evaluate_scores_files_that_training_never_saw(
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
-def test_predictions_stand_next_to_the_rows(
+def test_predict_writes_predictions_next_to_the_rows(
     files: pathlib.Path, model: pathlib.Path, tmp_path: pathlib.Path, ending: str
 ) -> None:
     output = tmp_path / f"predictions.{ending}"
@@ -127,7 +127,7 @@ def test_predictions_stand_next_to_the_rows(
     assert list(tmp_path.iterdir()) == [output]
 
 
-def test_predictions_do_not_take_the_place_of_the_rows(
+def test_predict_refuses_to_overwrite_its_input(
     model: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = tmp_path / "rows.parquet"
@@ -137,7 +137,7 @@ def test_predictions_do_not_take_the_place_of_the_rows(
     assert pq.read_table(rows).equals(clicks(10))
 
 
-def test_labels_of_another_type_do_not_matter_to_predictions(
+def test_predict_ignores_labels_of_another_type(
     model: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     rows = tmp_path / "rows.csv"
@@ -148,9 +148,7 @@ def test_labels_of_another_type_do_not_matter_to_predictions(
     assert pyarrow.csv.read_csv(output)["clicked"].to_pylist() == ["unknown"] * 10
 
 
-def test_rows_without_the_label_can_be_predicted(
-    model: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
+def test_predict_takes_rows_without_label(model: pathlib.Path, tmp_path: pathlib.Path) -> None:
     unlabelled = tmp_path / "rows.csv"
     pyarrow.csv.write_csv(clicks(100, seed=1).drop_columns(["clicked"]), unlabelled)
     arguments = ["predict", str(model), "--data", str(unlabelled), "--only", "--output"]
@@ -163,7 +161,7 @@ def test_rows_without_the_label_can_be_predicted(
 
 
 @pytest.mark.parametrize("name", ["none.csv", "none.parquet"])
-def test_there_is_nothing_to_predict_or_score_without_rows(
+def test_predict_and_evaluate_refuse_files_without_rows(
     model: pathlib.Path, tmp_path: pathlib.Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write = pyarrow.csv.write_csv if name.endswith(".csv") else pq.write_table
@@ -177,7 +175,7 @@ def test_there_is_nothing_to_predict_or_score_without_rows(
     assert "no rows" in capsys.readouterr().err
 
 
-def test_csv_of_answers_and_numbers_trains_a_logistic_regression(
+def test_train_takes_csv_with_text_labels_and_one_number(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     table = clicks(2_000).select(["clicked", "price"])
@@ -191,7 +189,7 @@ def test_csv_of_answers_and_numbers_trains_a_logistic_regression(
     assert result["validation_auc"] > 0.6
 
 
-def test_a_trained_model_is_not_overwritten_by_accident(
+def test_train_overwrites_a_model_only_with_overwrite_option(
     files: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data, out = files / "part-*.parquet", tmp_path / "out"
@@ -204,7 +202,7 @@ def test_a_trained_model_is_not_overwritten_by_accident(
     assert main(["evaluate", str(out), "--data", str(files / "new.pq")]) == 0
 
 
-def test_checkpoints_of_other_programs_are_not_touched(
+def test_train_does_not_touch_checkpoints_of_other_programs(
     files: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ps.Checkpoint(mine=ps.Variable([1.0, 2.0])).save(tmp_path)
@@ -215,7 +213,7 @@ def test_checkpoints_of_other_programs_are_not_touched(
     assert contents(tmp_path) == before
 
 
-def test_a_failed_run_keeps_the_model_that_it_was_to_replace(
+def test_failed_train_keeps_the_model_it_was_to_replace(
     files: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data, out = files / "part-*.parquet", tmp_path / "out"
@@ -230,7 +228,18 @@ def test_a_failed_run_keeps_the_model_that_it_was_to_replace(
     assert contents(out) == before
 
 
-def test_a_checkpoint_does_not_stay_without_its_preparation(
+def test_interrupted_train_leaves_no_output_folder(
+    files: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object, **_options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ps.models.WideDeep, "fit", interrupted)
+    assert main(local(files / "part-*.parquet", tmp_path / "models" / "out")) == 130
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_train_that_cannot_save_its_preparation_keeps_the_old_model(
     files: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data, out = files / "part-*.parquet", tmp_path / "out"
@@ -245,21 +254,21 @@ def test_a_checkpoint_does_not_stay_without_its_preparation(
     assert contents(out) == before
 
 
-def test_a_file_is_no_folder_for_a_model(
+def test_train_refuses_output_folder_that_is_a_file(
     files: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "out").write_text("notes")
     assert "is a file" in fails(capsys, local(files / "part-*.parquet", tmp_path / "out"))
 
 
-def test_files_that_are_not_there(
+def test_train_on_missing_files_is_refused(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert "no file matches" in fails(capsys, local(tmp_path / "*.parquet", tmp_path / "out"))
     assert not (tmp_path / "out").exists()
 
 
-def test_columns_that_are_not_there(
+def test_train_on_missing_label_or_dense_column_is_refused(
     files: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = files / "part-*.parquet"
@@ -270,19 +279,21 @@ def test_columns_that_are_not_there(
     assert "--dense names 'prize'" in error
 
 
-def test_labels_of_other_than_two_values(
+def test_train_on_labels_of_more_than_two_values_is_refused(
     files: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     error = fails(capsys, local(files / "part-*.parquet", tmp_path / "out", label="hour"))
     assert "label column 'hour' must hold two values, found 24" in error
 
 
-def test_data_without_rows(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_train_on_files_without_rows_is_refused(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     pq.write_table(clicks(10).slice(0, 0), tmp_path / "none.parquet")
     assert "no rows" in fails(capsys, local(tmp_path / "none.parquet", tmp_path / "out"))
 
 
-def test_csv_whose_types_change_half_way(
+def test_train_on_csv_whose_type_changes_halfway_asks_for_types_option(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lines = ["clicked,price", *(f"{row % 2},{row}.5" for row in range(200_000)), "1,cheap"]
@@ -297,7 +308,7 @@ def test_csv_whose_types_change_half_way(
     )
 
 
-def test_stated_types_are_kept_with_the_model(tmp_path: pathlib.Path) -> None:
+def test_column_types_given_to_train_are_saved_with_the_model(tmp_path: pathlib.Path) -> None:
     lines = ["clicked,zip,note", *(f"{row % 2},0{row % 7},{row}" for row in range(500))]
     (tmp_path / "a.csv").write_text("\n".join(lines))
     options = ["--types", "zip=string,note=string", "--ignore", "note"]
@@ -306,7 +317,7 @@ def test_stated_types_are_kept_with_the_model(tmp_path: pathlib.Path) -> None:
     assert kept == {"clicked": "int64", "zip": "string", "note": "string"}
 
 
-def test_rows_without_weight_are_not_learnt_from(tmp_path: pathlib.Path) -> None:
+def test_rows_of_weight_zero_do_not_train_the_model(tmp_path: pathlib.Path) -> None:
     # One row of three has weight 0, and a label that contradicts the others.
     rows = [(row % 5, row % 3) for row in range(600)]
     lines = ["y|x|w", *(f"{(x < 2) ^ (w > 0):d}|a{x}|{w}" for x, w in rows)]
@@ -320,7 +331,7 @@ def test_rows_without_weight_are_not_learnt_from(tmp_path: pathlib.Path) -> None
     assert found[4].as_py() - found[0].as_py() > 0.5
 
 
-def test_types_of_columns_that_the_model_does_not_read_can_be_stated(
+def test_predict_and_evaluate_take_types_of_columns_the_model_does_not_read(
     model: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     noted = clicks(100).append_column("note", [[f"00{row}" for row in range(100)]])
@@ -333,7 +344,7 @@ def test_types_of_columns_that_the_model_does_not_read_can_be_stated(
     assert "no column 'memo'" in fails(capsys, ["evaluate", *read])
 
 
-def test_an_output_that_cannot_be_written_is_named(
+def test_predict_names_output_that_cannot_be_written(
     model: pathlib.Path,
     files: pathlib.Path,
     tmp_path: pathlib.Path,
@@ -351,12 +362,14 @@ def test_an_output_that_cannot_be_written_is_named(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_damaged_files(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_train_names_damaged_file(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "bad.parquet").write_bytes(b"PAR1 this is no Parquet file PAR1")
     assert "bad.parquet" in fails(capsys, local(tmp_path / "bad.parquet", tmp_path / "out"))
 
 
-def test_validation_files_that_lack_a_column(
+def test_train_refuses_validation_files_that_lack_a_column(
     files: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pq.write_table(clicks(10).drop_columns(["price"]), tmp_path / "other.parquet")
@@ -365,8 +378,8 @@ def test_validation_files_that_lack_a_column(
     assert "no column 'price'" in error
 
 
-@pytest.mark.parametrize("labels", [["yes", "no"], [1, 2]])
-def test_labels_other_than_those_of_the_training_are_told_before_it_in_plain_words(
+@pytest.mark.parametrize("labels", [["yes", "no"], [1, 2]], ids=["text", "numbers"])
+def test_unknown_labels_in_validation_or_evaluation_files_are_refused(
     files: pathlib.Path, model: pathlib.Path, tmp_path: pathlib.Path, labels: list[object],
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
@@ -381,7 +394,7 @@ def test_labels_other_than_those_of_the_training_are_told_before_it_in_plain_wor
         assert "Traceback" not in told
 
 
-def test_folders_without_a_model_and_rows_that_do_not_fit(
+def test_folder_without_model_missing_column_or_output_format_is_refused(
     files: pathlib.Path, model: pathlib.Path, tmp_path: pathlib.Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
@@ -395,7 +408,7 @@ def test_folders_without_a_model_and_rows_that_do_not_fit(
     assert ".parquet or .csv" in error
 
 
-def test_columns_of_structs_are_left_out_and_stand_beside_the_predictions(
+def test_struct_columns_are_not_trained_on_but_copied_beside_predictions(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data, out = tmp_path / "rows.parquet", tmp_path / "model"
@@ -409,7 +422,7 @@ def test_columns_of_structs_are_left_out_and_stand_beside_the_predictions(
     assert pq.read_table(tmp_path / "scores.parquet")["place"][0].as_py() == {"lat": 1.5}
 
 
-def test_a_share_that_holds_out_no_row_is_told_before_the_training(
+def test_validation_share_that_holds_out_no_row_is_refused(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pq.write_table(clicks(50), tmp_path / "rows.parquet")
@@ -419,7 +432,7 @@ def test_a_share_that_holds_out_no_row_is_told_before_the_training(
 
 
 @pytest.mark.parametrize("where", ["local", "cluster"])
-def test_a_label_beyond_the_sample_is_told_in_plain_words(
+def test_unknown_label_beyond_the_sample_is_refused_with_its_file(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, where: str,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
@@ -434,7 +447,7 @@ def test_a_label_beyond_the_sample_is_told_in_plain_words(
     assert re.search(r"rows\.parquet .*: label column 'clicked' must hold the two values", error)
 
 
-def test_a_model_of_another_program_is_refused_with_what_to_do(
+def test_evaluate_refuses_model_of_another_program(
     files: pathlib.Path, model: pathlib.Path, tmp_path: pathlib.Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
@@ -448,7 +461,7 @@ def test_a_model_of_another_program_is_refused_with_what_to_do(
     assert "call model.evaluate" in error
 
 
-def test_a_model_larger_than_the_memory_is_refused_in_one_line(
+def test_model_larger_than_memory_is_refused_in_one_line(
     files: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = files / "part-*.parquet"
@@ -456,7 +469,7 @@ def test_a_model_larger_than_the_memory_is_refused_in_one_line(
     assert capsys.readouterr().err.startswith("pstrain train: not enough memory: ")
 
 
-def test_lists_of_values_are_pooled(
+def test_list_columns_are_pooled_in_training_and_prediction(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     chance = np.random.default_rng(0)
@@ -482,7 +495,7 @@ def fails_at_options(capsys: pytest.CaptureFixture[str], arguments: list[str]) -
     return capsys.readouterr().err
 
 
-def test_a_glob_without_quotes_is_told_what_it_lacks(
+def test_unquoted_glob_is_refused_asking_for_quotes(
     files: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first, *others = map(str, sorted(files.glob("part-*.parquet")))
@@ -491,7 +504,7 @@ def test_a_glob_without_quotes_is_told_what_it_lacks(
     assert "quotes" not in fails_at_options(capsys, local(first, tmp_path, "--epoch=s", "--lable"))
 
 
-def test_missing_text_is_the_same_in_parquet_and_csv(tmp_path: pathlib.Path) -> None:
+def test_missing_text_in_parquet_and_csv_gets_the_same_prediction(tmp_path: pathlib.Path) -> None:
     rows = clicks(500)
     sites = pc.if_else(pc.equal(rows["hour"], 3), pa.scalar(None, pa.string()), rows["site"])
     rows = rows.set_column(1, "site", sites)
@@ -508,7 +521,7 @@ def test_missing_text_is_the_same_in_parquet_and_csv(tmp_path: pathlib.Path) -> 
     assert found[0].equals(found[1])
 
 
-def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_option_prints_the_version(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["--version"])
     assert ended.value.code == 0
@@ -527,8 +540,9 @@ def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
         ["--out", "s3://bucket/model"],
         ["--delimiter", ";;"],
     ],
+    ids=" ".join,
 )
-def test_wrong_options(
+def test_option_out_of_range_is_refused_and_named(
     files: pathlib.Path, tmp_path: pathlib.Path, option: list[str],
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip

@@ -52,7 +52,7 @@ def allocated() -> Iterator[int]:
     gc.enable()
 
 
-def wait_until_given_up(allocated: int) -> None:
+def wait_until_freed(allocated: int) -> None:
     deadline_s = time.monotonic() + TIMEOUT_S
     while (kept := pa.total_allocated_bytes() - allocated) > TOLERATED_BYTES:
         assert time.monotonic() < deadline_s, f"{kept} bytes are kept"
@@ -63,7 +63,7 @@ def wait_until_given_up(allocated: int) -> None:
 @pytest.mark.parametrize(
     "policy", [ds.ShardingPolicy.DYNAMIC, ds.ShardingPolicy.OFF, ds.ShardingPolicy.FILE]
 )
-def test_a_stream_closed_in_the_middle_frees_its_rows(
+def test_stream_closed_halfway_frees_its_rows(
     paths: list[str], target: str, allocated: int, policy: ds.ShardingPolicy, protocol: str
 ) -> None:
     rows = ds.Dataset.from_parquet(paths).repeat().batch(BATCH_ROWS)
@@ -72,21 +72,19 @@ def test_a_stream_closed_in_the_middle_frees_its_rows(
         with iter(remote) as batches:
             for _ in range(20):
                 assert next(batches).num_rows == BATCH_ROWS
-        wait_until_given_up(allocated)
+        wait_until_freed(allocated)
 
 
-def test_so_does_one_whose_elements_are_made_by_operators(
+def test_closed_stream_of_mapped_rows_frees_its_rows(
     paths: list[str], target: str, allocated: int
 ) -> None:
     rows = ds.Dataset.from_parquet(paths).batch(BATCH_ROWS).map(lambda batch: dict(batch))
     with iter(rows.distribute(ds.ShardingPolicy.DYNAMIC, target)) as batches:
         next(batches)
-    wait_until_given_up(allocated)
+    wait_until_freed(allocated)
 
 
-def test_a_pipeline_that_failed_keeps_none_of_its_rows(
-    paths: list[str], target: str, allocated: int
-) -> None:
+def test_failed_pipeline_frees_its_rows(paths: list[str], target: str, allocated: int) -> None:
     def fail(_columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         raise ValueError("wrong")
 
@@ -94,4 +92,4 @@ def test_a_pipeline_that_failed_keeps_none_of_its_rows(
     batches = iter(remote.distribute(ds.ShardingPolicy.DYNAMIC, target))
     with pytest.raises(UserFunctionError):
         next(batches)
-    wait_until_given_up(allocated)
+    wait_until_freed(allocated)

@@ -86,20 +86,20 @@ def run(cache: pathlib.Path) -> Any:
     return json.loads(output(PROGRAM, NUMBA_CACHE_DIR=str(cache)))
 
 
-def test_one_module_shows_that_the_others_are_to_be_compiled_elsewhere(
+def test_modules_after_the_first_are_compiled_in_other_processes(
     tmp_path: pathlib.Path,
 ) -> None:
     assert run(tmp_path) == [TOLD, [["bfloat16", "losses", "metrics"]], ["marks"], ["marks"]]
     assert run(tmp_path) == [[], [], [], []]
 
 
-def test_what_was_cut_short_is_compiled_elsewhere_too(tmp_path: pathlib.Path) -> None:
+def test_interrupted_compilation_is_completed_in_other_processes(tmp_path: pathlib.Path) -> None:
     output(CUT_SHORT, NUMBA_CACHE_DIR=str(tmp_path))
     told = [name for name in TOLD if name != "compiled marks"]
     assert run(tmp_path) == [told, [["losses", "metrics"]], ["bfloat16"], ["bfloat16"]]
 
 
-def test_who_waits_for_kernels_is_told_once_why(tmp_path: pathlib.Path) -> None:
+def test_wait_for_compilation_is_explained_once(tmp_path: pathlib.Path) -> None:
     program = f"from pstrain.compiling import *\ncompile_kernels(None, {MODULES[:3]})"
     for times in (1, 0):
         done = subprocess.run(
@@ -114,7 +114,7 @@ def test_who_waits_for_kernels_is_told_once_why(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize(("module", "name"), SERVERS)
-def test_a_server_loads_kernels_only_as_they_are_called_where_all_are_compiled(
+def test_server_with_all_kernels_compiled_loads_only_the_first(
     module: str, name: str, tmp_path: pathlib.Path
 ) -> None:
     program = SERVER.format(module=module, name=name)

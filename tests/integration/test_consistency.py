@@ -96,7 +96,7 @@ def contents(path: str) -> dict[str, bytes]:
     return found
 
 
-def test_two_runs_in_rounds_are_equal_to_the_bit_also_across_a_resume(
+def test_sync_runs_are_bitwise_equal_also_across_resume(
     cluster: ps.LocalCluster, tmp_path: pathlib.Path
 ) -> None:
     finals = []
@@ -125,7 +125,7 @@ def test_two_runs_in_rounds_are_equal_to_the_bit_also_across_a_resume(
         assert manifest.read(path)["consistency"] == {"name": "sync", "backup_workers": 0}
 
 
-def test_fit_in_rounds_gives_the_same_weights_each_time(cluster: ps.LocalCluster) -> None:
+def test_sync_fit_gives_equal_weights_each_time(cluster: ps.LocalCluster) -> None:
     weights = []
     for dtype in ("float32", "float32", "bfloat16", "bfloat16"):
         with program(cluster.resolver, "sync", transport_dtype=dtype) as made:
@@ -158,7 +158,7 @@ class _SlowSaves(ps.callbacks.Callback):
         self._manager.save()
 
 
-def test_a_save_ends_no_round_before_its_time(
+def test_save_does_not_end_a_sync_round_early(
     cluster: ps.LocalCluster, tmp_path: pathlib.Path
 ) -> None:
     weights = []
@@ -174,7 +174,7 @@ def test_a_save_ends_no_round_before_its_time(
         np.testing.assert_array_equal(one, other)
 
 
-def test_a_round_is_a_step_on_all_its_batches_together(cluster: ps.LocalCluster) -> None:
+def test_sync_round_equals_one_step_on_all_its_batches(cluster: ps.LocalCluster) -> None:
     with program(cluster.resolver, "sync") as made:
         first = made.model.get_weights()
         made.train(6)
@@ -190,7 +190,7 @@ def test_a_round_is_a_step_on_all_its_batches_together(cluster: ps.LocalCluster)
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
 
 
-def test_a_step_that_reads_what_it_changed_is_refused(cluster: ps.LocalCluster) -> None:
+def test_sync_step_that_reads_its_own_change_is_refused(cluster: ps.LocalCluster) -> None:
     with program(cluster.resolver, "sync") as made:
         rows = made.rows
 
@@ -235,7 +235,7 @@ class Counted:
         return step
 
 
-def test_a_frozen_trainer_is_not_waited_for_and_loses_no_row(cluster: ps.LocalCluster) -> None:
+def test_backup_trainer_replaces_frozen_one_without_losing_rows(cluster: ps.LocalCluster) -> None:
     made = Counted(cluster.resolver, ps.consistency.sync(backup_workers=1))
     coordinator, step = made.coordinator, made.step()
     try:
@@ -270,7 +270,7 @@ def wait_for_trainers(coordinator: ps.ClusterCoordinator, count: int) -> None:
         time.sleep(0.01)
 
 
-def test_nobody_is_further_ahead_of_a_slow_trainer_than_allowed(cluster: ps.LocalCluster) -> None:
+def test_ssp_bounds_the_lead_over_a_slow_trainer(cluster: ps.LocalCluster) -> None:
     staleness = 3
     strategy = ps.ParameterServerStrategy(
         cluster.resolver, consistency=ps.consistency.ssp(staleness=staleness)
@@ -297,7 +297,7 @@ def test_nobody_is_further_ahead_of_a_slow_trainer_than_allowed(cluster: ps.Loca
     assert len(slow) >= 8, "the slow trainer takes its share"
 
 
-def test_a_round_ends_although_a_trainer_is_killed_in_it(
+def test_sync_round_ends_although_a_trainer_is_killed(
     cluster: ps.LocalCluster, tmp_path: pathlib.Path
 ) -> None:
     with program(cluster.resolver, "sync") as made:

@@ -111,7 +111,7 @@ def test_all_consumers_get_batches_of_one_bucket_in_each_step() -> None:
         assert len(buckets) > 1, "the check would be empty"
 
 
-def test_all_workers_give_rounds_in_order() -> None:
+def test_all_workers_serve_rounds_in_order() -> None:
     with local_service(workers=2) as service:
         with consumers_of(service.target, numbered(2), 2) as iterators:
             for _ in range(100):
@@ -120,7 +120,7 @@ def test_all_workers_give_rounds_in_order() -> None:
         assert min(rows) >= 60, rows
 
 
-def test_one_consumer_and_elements_that_are_rows() -> None:
+def test_single_consumer_reads_rows_in_order() -> None:
     with local_service(workers=1) as service:
         rows = ds.Dataset.range(10).repeat()
         with consumers_of(service.target, rows, 1) as (iterator,):
@@ -128,7 +128,7 @@ def test_one_consumer_and_elements_that_are_rows() -> None:
         assert got == [[i % 10] for i in range(25)]
 
 
-def test_consumers_that_are_missing_are_named() -> None:
+def test_missing_consumers_are_named_in_status_and_error() -> None:
     with local_service(workers=1) as service:
         dataset_id = ds.register_dataset(service.target, numbered(3))
         iterator = consumer(service.target, dataset_id, 1, 3, timeout_s=2.0)
@@ -139,7 +139,7 @@ def test_consumers_that_are_missing_are_named() -> None:
             next(iterator)
 
 
-def test_consumers_that_end_after_some_steps_do_not_keep_the_others_from_theirs() -> None:
+def test_consumers_that_end_early_do_not_block_the_others() -> None:
     steps = 6
     with local_service(workers=2) as service:
         dataset_id = ds.register_dataset(service.target, numbered(3))
@@ -152,7 +152,7 @@ def test_consumers_that_end_after_some_steps_do_not_keep_the_others_from_theirs(
             assert list(pool.map(read, range(3))) == [steps] * 3
 
 
-def test_a_second_reader_of_an_index_takes_its_place() -> None:
+def test_second_consumer_of_an_index_replaces_the_first() -> None:
     with local_service(workers=2) as service, ExitStack() as stack:
         dataset_id = ds.register_dataset(service.target, numbered(2))
 
@@ -169,7 +169,7 @@ def test_a_second_reader_of_an_index_takes_its_place() -> None:
             drain(second)
 
 
-def test_a_position_is_the_number_of_the_round() -> None:
+def test_saved_position_is_the_round_number() -> None:
     states: list[dict[str, Any]] = []
     for first_round in (0, 5):
         with local_service(workers=1) as service, ExitStack() as stack:
@@ -185,7 +185,7 @@ def test_a_position_is_the_number_of_the_round() -> None:
             assert [state["stream"]["round"] for state in states] == [first_round + 5] * 2
 
 
-def test_what_cannot_be_coordinated_is_refused() -> None:
+def test_finite_dataset_or_other_num_consumers_is_refused() -> None:
     with local_service(workers=1) as service:
         finite = ds.Dataset.range(100)
         arguments: dict[str, Any] = {"consumer_index": 0, "num_consumers": 2}
@@ -201,7 +201,7 @@ def test_what_cannot_be_coordinated_is_refused() -> None:
                 iter(other)
 
 
-def test_an_error_of_a_function_reaches_every_consumer() -> None:
+def test_error_of_user_function_reaches_every_consumer() -> None:
     def fail(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         if columns["id"][0] >= 20:
             raise ValueError("odd row")
@@ -217,7 +217,7 @@ def test_an_error_of_a_function_reaches_every_consumer() -> None:
                 drain(iterator)
 
 
-def test_workers_join_and_die(cluster: ProcessCluster) -> None:
+def test_rounds_go_on_when_workers_join_and_die(cluster: ProcessCluster) -> None:
     with consumers_of(cluster.target, numbered(3), 3) as iterators:
         givers = {step(iterators) for _ in range(40)}
         assert givers == {worker.pid for worker in cluster.workers}
@@ -231,7 +231,7 @@ def test_workers_join_and_die(cluster: ProcessCluster) -> None:
         assert cluster.workers[2].pid in givers
 
 
-def test_the_last_worker_dies_and_another_comes(cluster: ProcessCluster) -> None:
+def test_rounds_go_on_at_new_worker_after_all_workers_died(cluster: ProcessCluster) -> None:
     with consumers_of(cluster.target, numbered(2), 2) as iterators:
         for _ in range(20):
             step(iterators)
@@ -286,7 +286,7 @@ def meet(iterator: Any, process: subprocess.Popen[str]) -> None:
 @pytest.mark.parametrize(
     ("also_worker", "is_noticed"), [(False, True), (True, True), (False, False)]
 )
-def test_a_killed_consumer_comes_back_at_the_current_round(
+def test_killed_consumer_rejoins_at_the_current_round(
     cluster: ProcessCluster, also_worker: bool, is_noticed: bool
 ) -> None:
     dataset_id = ds.register_dataset(cluster.target, numbered(2))
@@ -313,7 +313,7 @@ def reader_pids(cluster: ProcessCluster) -> list[int]:
     return [reader["pid"] for reader in job["iterations"][0]["readers"]]
 
 
-def test_the_dispatcher_restarts(tmp_path: pathlib.Path) -> None:
+def test_rounds_go_on_after_dispatcher_restart(tmp_path: pathlib.Path) -> None:
     arguments = (*QUICK, "--work-dir", str(tmp_path / "journal"), "--fault-tolerant")
     with process_cluster(tmp_path / "logs", workers=2, dispatcher_args=arguments) as cluster:
         port = parse_target(cluster.target).rpartition(":")[2]

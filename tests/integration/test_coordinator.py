@@ -49,13 +49,13 @@ def coordinator(cluster: ps.LocalCluster) -> Iterator[ps.ClusterCoordinator]:
     coordinator.close()
 
 
-def test_a_scheduled_function_gives_its_value(coordinator: ps.ClusterCoordinator) -> None:
+def test_scheduled_function_gives_its_value(coordinator: ps.ClusterCoordinator) -> None:
     value = coordinator.schedule(lambda a, b: {"sum": a + b}, args=(1,), kwargs={"b": 2})
     assert value.fetch(timeout=DEADLINE_S) == {"sum": 3}
     assert coordinator.fetch({"x": [value, 7]}) == {"x": [{"sum": 3}, 7]}
 
 
-def test_all_trainers_take_part(coordinator: ps.ClusterCoordinator) -> None:
+def test_closures_run_on_all_trainers(coordinator: ps.ClusterCoordinator) -> None:
     def where() -> tuple[int, int]:
         time.sleep(0.01)
         return ps.get_current_worker_index(), os.getpid()
@@ -65,7 +65,7 @@ def test_all_trainers_take_part(coordinator: ps.ClusterCoordinator) -> None:
     assert os.getpid() not in {pid for _, pid in places}
 
 
-def test_closures_that_run_for_long_are_dealt_evenly(
+def test_long_closures_are_spread_evenly_over_trainers(
     coordinator: ps.ClusterCoordinator, tmp_path: pathlib.Path
 ) -> None:
     end = tmp_path / "end"
@@ -82,7 +82,7 @@ def test_closures_that_run_for_long_are_dealt_evenly(
     assert sorted(value.fetch(DEADLINE_S) for value in values[:6]) == [0, 0, 0, 1, 1, 1]
 
 
-def test_a_bound_closure_runs_on_its_trainer(coordinator: ps.ClusterCoordinator) -> None:
+def test_bound_closure_runs_on_its_trainer(coordinator: ps.ClusterCoordinator) -> None:
     def where() -> int:
         return ps.get_current_worker_index()
 
@@ -91,7 +91,7 @@ def test_a_bound_closure_runs_on_its_trainer(coordinator: ps.ClusterCoordinator)
         assert {value.fetch(DEADLINE_S) for value in values} == {trainer}
 
 
-def test_join_waits_for_all_and_done_says_so(coordinator: ps.ClusterCoordinator) -> None:
+def test_join_waits_for_all_closures_and_done_is_true(coordinator: ps.ClusterCoordinator) -> None:
     values = [coordinator.schedule(time.sleep, args=(0.05,)) for _ in range(8)]
     coordinator.join(timeout=DEADLINE_S)
     assert coordinator.done()
@@ -107,7 +107,7 @@ def wait_for(gate: str) -> None:
         time.sleep(0.01)
 
 
-def test_join_gives_up_at_its_timeout_and_loses_nothing(
+def test_join_that_times_out_loses_no_closure(
     coordinator: ps.ClusterCoordinator, tmp_path: pathlib.Path
 ) -> None:
     gate = tmp_path / "gate"
@@ -120,7 +120,7 @@ def test_join_gives_up_at_its_timeout_and_loses_nothing(
     assert value.fetch(DEADLINE_S) == "late"
 
 
-def test_nobody_waits_for_closures_where_he_holds_them_up(
+def test_waiting_for_closures_inside_a_barrier_is_refused(
     coordinator: ps.ClusterCoordinator,
 ) -> None:
     with coordinator.barrier():
@@ -135,7 +135,7 @@ def test_nobody_waits_for_closures_where_he_holds_them_up(
         assert value.fetch(DEADLINE_S) == 3
 
 
-def test_an_error_is_raised_once_with_the_trainers_traceback(
+def test_closure_error_is_raised_once_with_the_trainers_traceback(
     coordinator: ps.ClusterCoordinator,
 ) -> None:
     def fail_here() -> None:
@@ -151,7 +151,7 @@ def test_an_error_is_raised_once_with_the_trainers_traceback(
     assert coordinator.schedule(lambda: 5).fetch(DEADLINE_S) == 5
 
 
-def test_an_error_cancels_what_waits(coordinator: ps.ClusterCoordinator) -> None:
+def test_closure_error_cancels_waiting_closures(coordinator: ps.ClusterCoordinator) -> None:
     def fail() -> None:
         time.sleep(0.2)
         raise ValueError("first")
@@ -170,7 +170,7 @@ class BadRow(ValueError):
         self.row = row
 
 
-def test_an_error_of_the_programs_own_class_comes_back_as_that(
+def test_closure_error_keeps_the_programs_own_class(
     coordinator: ps.ClusterCoordinator,
 ) -> None:
     class Local(BadRow):
@@ -191,7 +191,7 @@ def test_an_error_of_the_programs_own_class_comes_back_as_that(
         coordinator.join(timeout=DEADLINE_S)
 
 
-def test_sys_exit_in_a_closure_ends_the_closure_only(
+def test_sys_exit_in_closure_ends_only_the_closure(
     coordinator: ps.ClusterCoordinator,
 ) -> None:
     for _ in range(5):
@@ -201,7 +201,9 @@ def test_sys_exit_in_a_closure_ends_the_closure_only(
     assert coordinator.schedule(lambda: 5).fetch(DEADLINE_S) == 5
 
 
-def test_what_cannot_be_scheduled_is_refused(coordinator: ps.ClusterCoordinator) -> None:
+def test_unschedulable_function_trainer_or_result_is_refused(
+    coordinator: ps.ClusterCoordinator,
+) -> None:
     with pytest.raises(TypeError, match="function"):
         coordinator.schedule(3)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"no trainer 2: the cluster has \[0, 1\]"):
@@ -217,7 +219,7 @@ def test_what_cannot_be_scheduled_is_refused(coordinator: ps.ClusterCoordinator)
         coordinator.join(timeout=DEADLINE_S)
 
 
-def test_results_are_arguments_of_other_closures(coordinator: ps.ClusterCoordinator) -> None:
+def test_remote_values_are_arguments_of_other_closures(coordinator: ps.ClusterCoordinator) -> None:
     first = coordinator.schedule(lambda: (time.sleep(0.2), np.arange(3))[1])
     second = coordinator.schedule(lambda x, y: x.sum() + y["k"][0], args=(first, {"k": [first]}))
     third = coordinator.schedule(lambda total: int(total.sum()), kwargs={"total": second})
@@ -227,7 +229,7 @@ def test_results_are_arguments_of_other_closures(coordinator: ps.ClusterCoordina
     coordinator.join(timeout=DEADLINE_S)
 
 
-def test_closures_wait_for_their_inputs_and_schedule_does_not(
+def test_closures_wait_for_their_inputs_but_schedule_does_not(
     coordinator: ps.ClusterCoordinator, tmp_path: pathlib.Path
 ) -> None:
     gate = tmp_path / "gate"
@@ -257,7 +259,7 @@ def test_closures_wait_for_their_inputs_and_schedule_does_not(
         coordinator.join(timeout=DEADLINE_S)
 
 
-def test_what_is_too_large_is_refused_and_the_rest_goes_on(
+def test_too_large_arguments_or_results_are_refused_and_others_run(
     coordinator: ps.ClusterCoordinator,
 ) -> None:
     large = np.zeros(30 << 20, dtype=np.uint8)
@@ -274,7 +276,9 @@ def test_what_is_too_large_is_refused_and_the_rest_goes_on(
     assert {len(size.fetch(DEADLINE_S)) for size in sizes} == {8 << 20}
 
 
-def test_the_tutorials_forms_work_on_trainers(coordinator: ps.ClusterCoordinator) -> None:
+def test_iterator_run_and_reduce_of_the_tutorial_work_on_trainers(
+    coordinator: ps.ClusterCoordinator,
+) -> None:
     strategy = coordinator.strategy
 
     def dataset_fn(context: ps.InputContext) -> Dataset:  # noqa: ARG001
@@ -296,7 +300,7 @@ def test_the_tutorials_forms_work_on_trainers(coordinator: ps.ClusterCoordinator
         coordinator.join(timeout=DEADLINE_S)
 
 
-def test_a_scheduled_function_knows_the_strategy_that_it_runs_for(
+def test_scheduled_function_knows_its_strategy(
     coordinator: ps.ClusterCoordinator,
 ) -> None:
     strategy = coordinator.strategy
@@ -312,7 +316,7 @@ def _links() -> set[threading.Thread]:
     return {thread for thread in threading.enumerate() if "trainer-link" in thread.name}
 
 
-def test_a_coordinator_that_was_replaced_does_not_take_the_trainers_back() -> None:
+def test_replaced_coordinator_does_not_take_trainers_back() -> None:
     before = _links()
     with ps.LocalCluster(workers=1, ps=1, data_workers=0) as other:
         first = ps.ClusterCoordinator(ps.ParameterServerStrategy(other.resolver))
@@ -330,7 +334,7 @@ def test_a_coordinator_that_was_replaced_does_not_take_the_trainers_back() -> No
     assert not _links() - before
 
 
-def test_trainers_talk_to_servers_as_the_programs_config_says() -> None:
+def test_trainers_use_the_parameter_config_of_the_program() -> None:
     config = ParameterConfig(request_timeout_s=7.5, chunk_bytes=1 << 20, share_memory=False)
 
     def of_the_trainer() -> list[dict[str, Any]]:
@@ -349,7 +353,9 @@ def test_trainers_talk_to_servers_as_the_programs_config_says() -> None:
         assert found == [dataclasses.asdict(config)]
 
 
-def test_one_coordinator_per_strategy(coordinator: ps.ClusterCoordinator) -> None:
+def test_strategy_has_one_coordinator_and_invalid_options_are_refused(
+    coordinator: ps.ClusterCoordinator,
+) -> None:
     assert ps.ClusterCoordinator(coordinator.strategy) is coordinator
     with pytest.raises(ValueError, match=r"queue_capacity=\d+, got 7: pass the value where"):
         ps.ClusterCoordinator(coordinator.strategy, queue_capacity=7)
@@ -361,7 +367,7 @@ def test_one_coordinator_per_strategy(coordinator: ps.ClusterCoordinator) -> Non
         ps.ClusterCoordinator("strategy")  # type: ignore[arg-type]
 
 
-def test_each_trainer_has_an_iterator_of_its_own(coordinator: ps.ClusterCoordinator) -> None:
+def test_each_trainer_has_its_own_iterator(coordinator: ps.ClusterCoordinator) -> None:
     def dataset_fn(context: ps.InputContext) -> Dataset:
         start = 100 * context.input_pipeline_id
         return Dataset.range(start, start + 20).batch(10)
@@ -381,7 +387,7 @@ def test_each_trainer_has_an_iterator_of_its_own(coordinator: ps.ClusterCoordina
     assert all(value.is_ready() for value in values)
 
 
-def test_a_loop_ends_when_all_trainers_are_at_the_end_of_their_data(
+def test_loop_ends_when_data_of_all_trainers_is_exhausted(
     coordinator: ps.ClusterCoordinator,
 ) -> None:
     def dataset_fn(context: ps.InputContext) -> Dataset:
@@ -400,7 +406,7 @@ def test_a_loop_ends_when_all_trainers_are_at_the_end_of_their_data(
     assert sum(value.has_value for value in values) == 42
 
 
-def test_a_dataset_function_that_fails_is_told_by_the_closure_that_uses_it(
+def test_dataset_function_error_is_raised_by_the_closure_that_uses_it(
     coordinator: ps.ClusterCoordinator,
 ) -> None:
     def dataset_fn() -> Dataset:
@@ -415,7 +421,7 @@ def test_a_dataset_function_that_fails_is_told_by_the_closure_that_uses_it(
         coordinator.create_per_worker_dataset(5)
 
 
-def test_functions_reach_variables_on_the_servers(coordinator: ps.ClusterCoordinator) -> None:
+def test_closures_update_variables_on_servers(coordinator: ps.ClusterCoordinator) -> None:
     with coordinator.strategy.scope():
         counter = ps.Variable(np.zeros(4, dtype=np.int64), name="counter")
 
@@ -434,7 +440,7 @@ def breakable() -> Iterator[ps.LocalCluster]:
         yield cluster
 
 
-def test_a_killed_trainers_closures_run_elsewhere(
+def test_closures_of_killed_trainer_run_elsewhere_and_bound_ones_wait(
     breakable: ps.LocalCluster, tmp_path: pathlib.Path
 ) -> None:
     gate = tmp_path / "gate"
@@ -474,7 +480,7 @@ def test_a_killed_trainers_closures_run_elsewhere(
     coordinator.close()
 
 
-def test_a_frozen_trainer_is_taken_for_lost(breakable: ps.LocalCluster) -> None:
+def test_frozen_trainer_counts_as_lost_until_it_resumes(breakable: ps.LocalCluster) -> None:
     coordinator = ps.ClusterCoordinator(ps.ParameterServerStrategy(breakable.resolver))
     coordinator.schedule(lambda: 1).fetch(DEADLINE_S)
     wait_until(lambda: coordinator.live_trainers() == {0, 1}, "both trainers")
@@ -486,7 +492,7 @@ def test_a_frozen_trainer_is_taken_for_lost(breakable: ps.LocalCluster) -> None:
     coordinator.close()
 
 
-def test_no_trainer_at_all_is_an_error_in_the_end(
+def test_join_without_any_trainer_is_unavailable_after_a_timeout(
     breakable: ps.LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     coordinator = ps.ClusterCoordinator(ps.ParameterServerStrategy(breakable.resolver))
@@ -502,7 +508,7 @@ def test_no_trainer_at_all_is_an_error_in_the_end(
     coordinator.close()
 
 
-def test_an_iterator_that_went_back_can_be_used_at_once(
+def test_iterator_is_usable_at_once_after_load_state_dict(
     coordinator: ps.ClusterCoordinator,
 ) -> None:
     """Even if its end and its new definition reach a trainer in one message."""
@@ -516,7 +522,7 @@ def test_an_iterator_that_went_back_can_be_used_at_once(
         assert coordinator.fetch(values) == [10] * 4
 
 
-def test_a_program_goes_on_after_a_lost_server_as_the_error_says(
+def test_program_continues_after_lost_server_by_begin_and_restore(
     breakable: ps.LocalCluster, tmp_path: pathlib.Path
 ) -> None:
     strategy = ps.ParameterServerStrategy(breakable.resolver)
@@ -546,7 +552,7 @@ def test_a_program_goes_on_after_a_lost_server_as_the_error_says(
     coordinator.close()
 
 
-def test_what_no_checkpoint_holds_is_named_and_begins_at_its_first_values(
+def test_variables_missing_from_checkpoint_are_named_and_reset_by_a_restore(
     tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with ps.LocalCluster(workers=1, ps=2, supervise=True) as cluster:

@@ -60,7 +60,7 @@ def missed(iterator: Any) -> int:
 
 
 @pytest.mark.parametrize("policy", [OFF, DYNAMIC])
-def test_each_trainer_reads_all_of_it_at_its_own_pace(
+def test_each_trainer_reads_all_elements_at_its_own_pace(
     service: LocalService, policy: ds.ShardingPolicy
 ) -> None:
     fast, slow = (iter(cached(service, t, f"pace-{policy}", policy=policy)) for t in ("a", "b"))
@@ -72,7 +72,7 @@ def test_each_trainer_reads_all_of_it_at_its_own_pace(
     assert got == list(range(5_000))
 
 
-def test_windows_of_dynamic_sharding_are_divided_among_workers_and_read_by_all() -> None:
+def test_dynamic_windows_are_divided_among_workers_and_read_by_all() -> None:
     dataset = ds.Dataset.range(4_000).repeat().batch(10)
     with local_service(workers=2) as service:
         options = {"dataset": dataset, "policy": DYNAMIC}
@@ -107,7 +107,7 @@ def test_elements_are_computed_once_for_all_trainers(tmp_path: pathlib.Path) -> 
     assert log.stat().st_size <= 2_000
 
 
-def test_readers_with_one_trainer_id_share_what_it_gets(service: LocalService) -> None:
+def test_readers_of_one_trainer_id_share_its_elements(service: LocalService) -> None:
     got: list[list[int]] = [[], []]
 
     def read(index: int) -> None:
@@ -126,7 +126,7 @@ def test_readers_with_one_trainer_id_share_what_it_gets(service: LocalService) -
     assert all(part == sorted(part) for part in got)
 
 
-def test_a_slow_trainer_skips_what_fell_out_and_is_told() -> None:
+def test_slow_trainer_skips_evicted_elements_and_counts_them() -> None:
     with local_service(workers=0) as service:
         service.add_worker(cross_trainer_cache_size_bytes=100_000)
         options = {"rows": 10_000_000, "batch": 1_000, "max_outstanding_requests": 2}
@@ -156,7 +156,7 @@ def shown_misses(target: str) -> dict[str, int]:
     }
 
 
-def test_a_restarted_worker_begins_again_and_trainers_go_on(tmp_path: pathlib.Path) -> None:
+def test_trainer_goes_on_at_restarted_worker_from_its_beginning(tmp_path: pathlib.Path) -> None:
     with process_cluster(tmp_path, workers=1) as cluster, ExitStack() as stack:
         iterator = stack.enter_context(iter(cached(cluster, "a", "restart")))
         assert take(iterator, 10) == list(range(100))
@@ -165,7 +165,7 @@ def test_a_restarted_worker_begins_again_and_trainers_go_on(tmp_path: pathlib.Pa
         assert 0 in take(iterator, 500), "a new worker begins at the beginning"
 
 
-def test_trainers_outlive_the_only_worker() -> None:
+def test_trainer_goes_on_after_the_only_worker_is_replaced() -> None:
     with local_service(workers=1) as service, ExitStack() as stack:
         iterator = stack.enter_context(iter(cached(service, "a", "left")))
         take(iterator, 10)
@@ -174,7 +174,7 @@ def test_trainers_outlive_the_only_worker() -> None:
         assert 0 in take(iterator, 200)
 
 
-def test_trainers_of_dynamic_sharding_outlive_the_only_worker() -> None:
+def test_dynamic_trainer_goes_on_after_the_only_worker_is_replaced() -> None:
     with local_service(workers=1) as service, ExitStack() as stack:
         iterator = stack.enter_context(iter(cached(service, "a", "left", policy=DYNAMIC)))
         begun = take(iterator, 10)
@@ -185,7 +185,7 @@ def test_trainers_of_dynamic_sharding_outlive_the_only_worker() -> None:
 
 
 @pytest.mark.parametrize("policy", [DATA, FILE])
-def test_static_shares_are_cached_too(tmp_path: pathlib.Path, policy: ds.ShardingPolicy) -> None:
+def test_static_shards_are_cached_too(tmp_path: pathlib.Path, policy: ds.ShardingPolicy) -> None:
     config = ds.DispatcherConfig(worker_addresses=["127.0.0.1:%port%"] * 2)
     paths = write_numbers(tmp_path, files=2, rows_per_file=100)
     dataset = ds.Dataset.from_parquet(paths).batch(10).repeat()
@@ -195,7 +195,7 @@ def test_static_shares_are_cached_too(tmp_path: pathlib.Path, policy: ds.Shardin
                 assert set(take(iterator, 200)) == set(range(200))
 
 
-def test_what_a_cache_needs(service: LocalService) -> None:
+def test_finite_coordinated_repeated_or_mixed_jobs_are_refused(service: LocalService) -> None:
     with pytest.raises(InvalidArgumentError, match="to be infinite, got one of cardinality 5"):
         cached(service, "a", "finite", dataset=ds.Dataset.range(5))
     with pytest.raises(InvalidArgumentError, match="exclude each other"):
@@ -211,7 +211,7 @@ def test_what_a_cache_needs(service: LocalService) -> None:
         next(iter(plain))
 
 
-def test_an_element_larger_than_the_cache_is_an_error() -> None:
+def test_element_larger_than_the_cache_is_an_error() -> None:
     with local_service(workers=0) as service:
         service.add_worker(cross_trainer_cache_size_bytes=1_000)
         remote = cached(service, "a", "large", batch=1_000)
@@ -219,7 +219,7 @@ def test_an_element_larger_than_the_cache_is_an_error() -> None:
             next(iter(remote))
 
 
-def test_a_dataset_that_ends_after_all_is_an_error(service: LocalService) -> None:
+def test_repeated_dataset_without_elements_is_an_error(service: LocalService) -> None:
     nothing = ds.Dataset.range(10).filter(ds.col("id") < 0).repeat().batch(2)
     remote = cached(service, "a", "empty", dataset=nothing)
     with pytest.raises(InvalidArgumentError, match="no elements on this worker"):

@@ -43,7 +43,7 @@ def check(outcome: dict[str, Any]) -> None:
     assert (pathlib.Path(outcome["checkpoint"]) / "manifest.json").exists()
 
 
-def test_the_loop_runs_in_one_script_against_a_local_cluster(
+def test_loop_in_one_script_trains_on_local_cluster(
     cluster: ps.LocalCluster, tmp_path: pathlib.Path
 ) -> None:
     script = (
@@ -68,7 +68,7 @@ def test_the_loop_runs_in_one_script_against_a_local_cluster(
     check(json.loads(done.stdout.splitlines()[-1]))
 
 
-def test_the_same_program_plays_every_role_by_tf_config(
+def test_program_plays_every_role_given_by_tf_config(
     cluster: ps.LocalCluster, tmp_path: pathlib.Path
 ) -> None:
     addresses = [f"localhost:{free_port()}" for _ in range(6)]

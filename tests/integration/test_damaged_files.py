@@ -97,7 +97,7 @@ def check_worker_serves(cluster: ProcessCluster) -> None:
 
 @pytest.mark.parametrize("policy", [ds.ShardingPolicy.DYNAMIC, ds.ShardingPolicy.OFF])
 @pytest.mark.parametrize("name", FORMATS)
-def test_a_damaged_file_is_named_and_the_worker_lives(
+def test_damaged_file_is_named_and_the_worker_lives(
     cluster: ProcessCluster, tmp_path: pathlib.Path, name: str, policy: ds.ShardingPolicy
 ) -> None:
     format = FORMATS[name]
@@ -115,7 +115,7 @@ def test_a_damaged_file_is_named_and_the_worker_lives(
 
 
 @pytest.mark.parametrize("header", [True, False])
-def test_a_csv_file_with_more_columns_is_the_same_error_here_and_there(
+def test_csv_file_with_extra_column_is_the_same_error_locally_and_remotely(
     cluster: ProcessCluster, tmp_path: pathlib.Path, header: bool
 ) -> None:
     for name, text in (("a.csv", "id,x\n1,2\n"), ("b.csv", "id,x,extra\n3,4,5\n")):
@@ -133,7 +133,7 @@ def test_a_csv_file_with_more_columns_is_the_same_error_here_and_there(
     check_worker_serves(cluster)
 
 
-def test_a_damaged_row_group_is_named(cluster: ProcessCluster, tmp_path: pathlib.Path) -> None:
+def test_damaged_row_group_is_named(cluster: ProcessCluster, tmp_path: pathlib.Path) -> None:
     path = tmp_path / "wide.parquet"
     ids = np.random.default_rng(0).integers(0, 1 << 60, 60_000)
     pq.write_table(pa.table({"id": ids}), path, row_group_size=20_000, use_dictionary=False)
@@ -149,7 +149,7 @@ def test_a_damaged_row_group_is_named(cluster: ProcessCluster, tmp_path: pathlib
     check_worker_serves(cluster)
 
 
-def test_a_file_that_is_replaced_while_it_is_planned(
+def test_file_replaced_after_planning_is_an_error(
     cluster: ProcessCluster, tmp_path: pathlib.Path
 ) -> None:
     for index in range(40):
@@ -175,7 +175,7 @@ def divide(columns: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("policy", [ds.ShardingPolicy.DYNAMIC, ds.ShardingPolicy.OFF])
-def test_a_function_that_raises_is_told_with_file_rows_and_worker(
+def test_user_function_error_names_file_rows_and_worker(
     cluster: ProcessCluster, tmp_path: pathlib.Path, policy: ds.ShardingPolicy
 ) -> None:
     path = tmp_path / "rows.parquet"

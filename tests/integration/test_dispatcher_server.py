@@ -68,14 +68,14 @@ def server() -> Iterator[DispatchServer]:
 # Start and stop
 
 
-def test_starting_twice_changes_nothing(server: DispatchServer) -> None:
+def test_second_start_changes_nothing(server: DispatchServer) -> None:
     target = server.target
     server.start()
     assert server.target == target
     assert target.startswith("grpc://127.0.0.1:")
 
 
-def test_a_stopped_dispatcher_stays_stopped() -> None:
+def test_stopped_dispatcher_cannot_start_again() -> None:
     server = DispatchServer()
     target = server.target
     server.stop()
@@ -90,7 +90,7 @@ def test_a_stopped_dispatcher_stays_stopped() -> None:
         client.call("GetVersion", pb.GetVersionRequest(), timeout_s=30.0)
 
 
-def test_one_that_never_started_can_be_stopped_and_forgotten() -> None:
+def test_dispatcher_that_never_started_can_be_stopped_and_collected() -> None:
     server = DispatchServer(start=False)
     with pytest.raises(FailedPreconditionError, match="before start"):
         _ = server.target
@@ -100,7 +100,7 @@ def test_one_that_never_started_can_be_stopped_and_forgotten() -> None:
     gc.collect()
 
 
-def test_a_forgotten_dispatcher_frees_its_port() -> None:
+def test_garbage_collected_dispatcher_frees_its_port() -> None:
     port = free_port()
     server = DispatchServer(DispatcherConfig(port=port))
     del server
@@ -108,18 +108,18 @@ def test_a_forgotten_dispatcher_frees_its_port() -> None:
     DispatchServer(DispatcherConfig(port=port)).stop()
 
 
-def test_a_wrong_configuration_object_is_refused() -> None:
+def test_wrong_configuration_object_is_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="DispatcherConfig or None, got dict"):
         DispatchServer({"port": 0})  # type: ignore[arg-type]
 
 
-def test_a_port_in_use_is_said_plainly(server: DispatchServer) -> None:
+def test_port_in_use_is_refused_and_named(server: DispatchServer) -> None:
     port = int(parse_target(server.target).rpartition(":")[2])
     with pytest.raises(AddressInUseError, match=f"port {port} on 127.0.0.1 is already in use"):
         DispatchServer(DispatcherConfig(port=port))
 
 
-def test_functions_that_are_sent_have_its_address(server: DispatchServer) -> None:
+def test_pickled_dispatcher_has_its_address(server: DispatchServer) -> None:
     assert pickle.loads(pickle.dumps(server)).target == server.target
     with pytest.raises(TypeError, match="no address"):
         pickle.dumps(DispatchServer(start=False))
@@ -148,12 +148,12 @@ def test_two_dispatchers_live_in_one_process(server: DispatchServer) -> None:
             two.call("GetDataset", pb.GetDatasetRequest(dataset_id="1000"))
 
 
-def test_a_stranger_is_not_served(server: DispatchServer) -> None:
+def test_wrong_token_is_refused(server: DispatchServer) -> None:
     with client_of(server.target, "wrong") as client, pytest.raises(UnauthenticatedError):
         client.call("GetVersion", pb.GetVersionRequest())
 
 
-def test_stop_is_quick_while_a_worker_waits(server: DispatchServer) -> None:
+def test_stop_ends_a_waiting_lease_call(server: DispatchServer) -> None:
     with client_of(server.target) as client:
         reader = open_range(client, register(client, Dataset.range(1)))
         lease(client, reader)
@@ -214,7 +214,7 @@ def sync(client: RpcClient, reader: Opened, *marks: pb.Mark) -> pb.SyncReply:
     return reply
 
 
-def test_all_rows_of_a_real_plan_are_leased_once(server: DispatchServer) -> None:
+def test_all_rows_of_a_shuffled_plan_are_leased_once(server: DispatchServer) -> None:
     with client_of(server.target) as client:
         reader = open_range(client, register(client, Dataset.range(1_000).shuffle(10, seed=3)))
         rows: list[int] = []
@@ -230,7 +230,7 @@ def test_all_rows_of_a_real_plan_are_leased_once(server: DispatchServer) -> None
         assert sync(client, reader).iteration_finished
 
 
-def test_a_repeated_plan_goes_on_epoch_by_epoch(server: DispatchServer) -> None:
+def test_repeated_plan_is_leased_epoch_by_epoch(server: DispatchServer) -> None:
     with client_of(server.target) as client:
         reader = open_range(client, register(client, Dataset.range(4).repeat()))
         epochs = [
@@ -240,14 +240,14 @@ def test_a_repeated_plan_goes_on_epoch_by_epoch(server: DispatchServer) -> None:
         assert epochs[-1] >= 3
 
 
-def test_a_plan_without_rows_ends_at_once(server: DispatchServer) -> None:
+def test_plan_without_rows_ends_at_once(server: DispatchServer) -> None:
     with client_of(server.target) as client:
         reader = open_range(client, register(client, Dataset.range(0).repeat()))
         assert sync(client, reader).ended
         assert lease(client, reader).ended
 
 
-def test_missing_files_are_the_readers_error(
+def test_missing_file_is_an_error_of_the_reader(
     server: DispatchServer, tmp_path: pathlib.Path
 ) -> None:
     good = tmp_path / "a.csv"
@@ -260,7 +260,7 @@ def test_missing_files_are_the_readers_error(
             open_range(client, dataset_id)
 
 
-def test_static_policies_without_a_list_say_what_to_set(server: DispatchServer) -> None:
+def test_static_policy_without_worker_addresses_is_refused(server: DispatchServer) -> None:
     with client_of(server.target) as client:
         dataset_id = register(client, Dataset.range(3))
         request = pb.OpenIterationRequest(dataset_id=dataset_id, policy=3)
@@ -293,7 +293,7 @@ def fault_tolerant(work_dir: pathlib.Path, port: int = 0) -> DispatchServer:
     )
 
 
-def test_a_restart_in_mid_epoch_loses_and_repeats_nothing(tmp_path: pathlib.Path) -> None:
+def test_restart_in_mid_epoch_loses_and_repeats_nothing(tmp_path: pathlib.Path) -> None:
     with fault_tolerant(tmp_path / "new") as first, client_of(first.target) as client:
         reader = open_range(client, register(client, Dataset.range(640)))
         granted = lease(client, reader, count=2, sequence=7)
@@ -305,7 +305,7 @@ def test_a_restart_in_mid_epoch_loses_and_repeats_nothing(tmp_path: pathlib.Path
         assert register(client, Dataset.range(1)) == "1001"
 
 
-def test_without_a_journal_a_restart_forgets_and_says_so() -> None:
+def test_restart_without_journal_forgets_jobs_and_says_so() -> None:
     with DispatchServer() as first, client_of(first.target) as client:
         reader = open_range(client, register(client, Dataset.range(640)))
     with DispatchServer() as second, client_of(second.target) as client:
@@ -320,7 +320,7 @@ def test_two_dispatchers_cannot_share_a_journal(tmp_path: pathlib.Path) -> None:
         fault_tolerant(tmp_path)
 
 
-def test_a_damaged_journal_is_not_started_from(tmp_path: pathlib.Path) -> None:
+def test_damaged_journal_is_refused_at_start(tmp_path: pathlib.Path) -> None:
     (tmp_path / JOURNAL_FILE).write_bytes(b"not a journal" * 1000)
     with pytest.raises(DataLossError, match=JOURNAL_FILE):
         fault_tolerant(tmp_path)
@@ -339,7 +339,7 @@ def command(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_killed_dispatcher_comes_back_with_all_it_answered(tmp_path: pathlib.Path) -> None:
+def test_restarted_dispatcher_has_all_datasets_it_acknowledged(tmp_path: pathlib.Path) -> None:
     port = free_port()
     arguments = [
         "dispatcher", "--ready-json", "--port", str(port), "--fault-tolerant",
@@ -361,7 +361,7 @@ def test_a_killed_dispatcher_comes_back_with_all_it_answered(tmp_path: pathlib.P
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_signals_stop_a_dispatcher_cleanly(number: signal.Signals) -> None:
+def test_signals_stop_the_dispatcher_with_exit_code_zero(number: signal.Signals) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "dataservice", "dispatcher", "--ready-json"],
         stdout=subprocess.PIPE,
@@ -393,7 +393,7 @@ def test_errors_of_the_command_line_are_one_line(server: DispatchServer) -> None
         assert part in line
 
 
-def test_jobs_are_listed_and_deleted(server: DispatchServer) -> None:
+def test_jobs_and_datasets_are_listed_and_deleted(server: DispatchServer) -> None:
     address = parse_target(server.target)
     with client_of(server.target) as client:
         open_range(client, register(client, Dataset.range(640)))
@@ -409,7 +409,7 @@ def test_jobs_are_listed_and_deleted(server: DispatchServer) -> None:
     assert command("datasets", "list", address).stdout == "no datasets\n"
 
 
-def test_a_worker_that_waits_for_its_dispatcher_ends_on_the_first_signal() -> None:
+def test_worker_waiting_for_its_dispatcher_ends_at_the_first_signal() -> None:
     arguments = ["worker", "--dispatcher", f"127.0.0.1:{free_port()}"]
     for more in ([], ["--processes", "2"]):
         process = subprocess.Popen(
@@ -437,7 +437,7 @@ def registered(address: str) -> list[dict[str, Any]]:
     return workers
 
 
-def test_a_worker_process_that_dies_is_replaced(server: DispatchServer) -> None:
+def test_killed_worker_process_is_replaced(server: DispatchServer) -> None:
     address = parse_target(server.target)
     arguments = ["worker", "--dispatcher", address, "--processes", "2", "--ready-json"]
     with spawn_module("dataservice", arguments) as child:
@@ -456,7 +456,7 @@ def test_a_worker_process_that_dies_is_replaced(server: DispatchServer) -> None:
     wait_until(lambda: not any(map(psutil.pid_exists, pids)), "the end of all processes")
 
 
-def test_the_version_is_printed() -> None:
+def test_version_option_prints_the_version() -> None:
     assert command("--version").stdout.startswith("dataservice")
 
 

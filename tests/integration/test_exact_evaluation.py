@@ -25,7 +25,7 @@ def clicks() -> dict[str, np.ndarray]:
     return {"page": page, "price": price, "label": clicked, "weight": rng.random(ROWS)}
 
 
-class Kill(ps.callbacks.Callback):
+class KillAndRestartTrainer(ps.callbacks.Callback):
     """Kills a trainer in the middle of the pass, and restarts it later."""
 
     def __init__(self, cluster: ps.LocalCluster) -> None:
@@ -46,7 +46,9 @@ def exact(logs: dict[str, float]) -> dict[str, float]:
     return {name: value for name, value in logs.items() if name != "examples_per_s"}
 
 
-def test_a_trainer_killed_on_the_way_changes_no_digit(tmp_path: pathlib.Path) -> None:
+def test_evaluate_and_predict_are_exact_although_a_trainer_is_killed(
+    tmp_path: pathlib.Path,
+) -> None:
     columns = clicks()
     data = ds.Dataset.from_numpy(columns).batch(100)
     with ps.LocalCluster(workers=2, ps=2, data_workers=0, log_dir=tmp_path) as cluster:
@@ -62,7 +64,7 @@ def test_a_trainer_killed_on_the_way_changes_no_digit(tmp_path: pathlib.Path) ->
         options: dict[str, Any] = {"verbose": 0, "sample_weight": "weight"}
         here = model.evaluate(data, distributed=False, **options)
         assert here["examples"] == ROWS
-        kill = Kill(cluster)
+        kill = KillAndRestartTrainer(cluster)
         there = model.evaluate(data, steps_per_execution=4, callbacks=[kill], **options)
         assert kill.calls == 75
         # Whether it held closures when it died is chance; that it counts as lost is not.
@@ -75,14 +77,14 @@ def test_a_trainer_killed_on_the_way_changes_no_digit(tmp_path: pathlib.Path) ->
         )
 
         expected = model.predict(data, distributed=False)
-        kill = Kill(cluster)
+        kill = KillAndRestartTrainer(cluster)
         found = model.predict(data, steps_per_execution=4, callbacks=[kill])
         assert kill.calls == 75
         np.testing.assert_array_equal(found, expected)
         coordinator.close()
 
 
-def test_a_model_of_one_process_cannot_be_distributed() -> None:
+def test_distributed_evaluate_of_single_process_model_is_refused() -> None:
     model = ps.models.WideDeep(SCHEMA, dim=4, hidden=(8,))
     with pytest.raises(InvalidArgumentError, match="scope"):
         model.evaluate(clicks(), distributed=True)

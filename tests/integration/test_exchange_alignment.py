@@ -46,7 +46,7 @@ def test_large_bodies_are_aligned_on_both_sides(exchange: Exchange, size_bytes: 
 
 
 @pytest.mark.parametrize("size_bytes", [0, 1, 100, 127, 20_000])
-def test_small_bodies_arrive_wherever_they_lie(exchange: Exchange, size_bytes: int) -> None:
+def test_small_bodies_arrive_unchanged(exchange: Exchange, size_bytes: int) -> None:
     body = bytes(range(256)) * 100
     reply = answer_to(exchange, b"", body[:size_bytes], timeout_s=10.0)
     assert reply.body is not None

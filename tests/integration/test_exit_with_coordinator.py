@@ -62,14 +62,14 @@ def coordinate(spec: str, end: str) -> None:
     assert done.returncode == expected[end], done.stderr
 
 
-def test_servers_end_when_the_coordinator_was_killed_a_while_ago() -> None:
+def test_servers_end_a_grace_period_after_the_coordinator_is_killed() -> None:
     with cluster(1.5) as (servers, spec):
         coordinate(spec, "killed")
         for child in servers:
             assert child.wait(DEADLINE_S) == 0
 
 
-def test_servers_wait_for_a_program_that_failed_and_end_at_once_with_one_that_did_not() -> None:
+def test_servers_outlive_failed_programs_and_end_with_a_finished_one() -> None:
     with cluster(3_600.0) as (servers, spec):
         for end in ("raised", "exited", "killed", "finished"):
             coordinate(spec, end)
@@ -77,7 +77,7 @@ def test_servers_wait_for_a_program_that_failed_and_end_at_once_with_one_that_di
             assert child.wait(DEADLINE_S) == 0
 
 
-def test_a_server_in_this_process_returns_from_join() -> None:
+def test_join_of_in_process_server_returns_once_the_coordinator_left() -> None:
     with ps.LocalCluster(workers=1, ps=1, data_workers=0) as cluster:
         own = ps.Server({"ps": ["127.0.0.1:0"]}, exit_with_coordinator=0.5)
         spec = {"worker": cluster.cluster_spec.as_dict()["worker"], "ps": [own.address]}

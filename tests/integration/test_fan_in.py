@@ -17,7 +17,7 @@ READERS = 4
 TIMEOUT_S = 60.0
 
 
-def test_each_row_comes_once_although_all_workers_of_a_reader_are_killed(
+def test_each_row_is_read_once_although_all_workers_of_a_reader_are_killed(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stream_counts, "LEAST_WORKERS", 1)

@@ -90,7 +90,7 @@ def receive_for_ever(exchange: InProcessExchange) -> None:
 
 
 @pytest.mark.usefixtures("server")
-def test_bodies_are_handed_over_as_they_are() -> None:
+def test_bodies_are_handed_over_without_copy() -> None:
     batch = pa.RecordBatch.from_pydict({"a": [1, 2, 3]})
     handed, body = BatchBody(batch, 0, 24), pa.py_buffer(b"text")
     with open_to("echo") as exchange:
@@ -107,7 +107,7 @@ def test_bodies_are_handed_over_as_they_are() -> None:
 
 
 @pytest.mark.usefixtures("server")
-def test_what_nobody_receives_holds_the_sender_back() -> None:
+def test_unreceived_messages_hold_the_sender_back() -> None:
     with open_to("count", n=100, size=MIB) as exchange:
         waiting = exchange._state.to_client
         wait_until(lambda: waiting.size_bytes > 7 * MIB, "filling the queue")
@@ -120,7 +120,7 @@ def test_what_nobody_receives_holds_the_sender_back() -> None:
 
 
 @pytest.mark.usefixtures("server")
-def test_who_is_refused() -> None:
+def test_wrong_token_unknown_exchange_or_empty_message_is_refused() -> None:
     with pytest.raises(UnauthenticatedError, match="token"):
         open_to("echo", token="guess")
     with pytest.raises(NotFoundError, match="'count', 'echo'"):
@@ -130,7 +130,7 @@ def test_who_is_refused() -> None:
     assert connect("elsewhere:1", {"exchange": "echo"}, token=TOKEN) is None
 
 
-def test_an_address_is_taken_once_and_free_again(server: InProcessServer) -> None:
+def test_address_serves_one_server_and_is_free_after_stop(server: InProcessServer) -> None:
     other = InProcessServer(ADDRESS, token=TOKEN, exchanges=EXCHANGES)
     with pytest.raises(FailedPreconditionError, match=ADDRESS):
         other.start()
@@ -142,7 +142,7 @@ def test_an_address_is_taken_once_and_free_again(server: InProcessServer) -> Non
 
 
 @pytest.mark.usefixtures("server")
-def test_errors_of_handlers_come_after_what_was_sent(caplog: pytest.LogCaptureFixture) -> None:
+def test_handler_errors_arrive_after_its_messages(caplog: pytest.LogCaptureFixture) -> None:
     with open_to("fail", how="user") as exchange:
         assert exchange.recv(TIMEOUT_S) is not None
         with pytest.raises(UserFunctionError) as caught:
@@ -158,7 +158,7 @@ def test_errors_of_handlers_come_after_what_was_sent(caplog: pytest.LogCaptureFi
 
 
 @pytest.mark.usefixtures("server")
-def test_waits_end_at_their_timeouts_and_so_does_the_exchange() -> None:
+def test_recv_and_send_timeouts_end_the_exchange() -> None:
     with open_to("echo") as exchange:
         for _ in range(2):
             with pytest.raises(DeadlineExceededError):
@@ -194,7 +194,7 @@ def test_stop_ends_open_exchanges(server: InProcessServer) -> None:
             exchange.send(b"more")
 
 
-def test_a_server_may_stop_while_a_client_comes(
+def test_stop_while_an_exchange_opens_ends_it_as_unavailable(
     server: InProcessServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failures: list[BaseException] = []
@@ -221,7 +221,7 @@ def test_a_server_may_stop_while_a_client_comes(
     assert not failures
 
 
-def test_exchanges_leave_no_thread(server: InProcessServer) -> None:
+def test_closed_exchanges_leave_no_handler(server: InProcessServer) -> None:
     for _ in range(30):
         with open_to("count", n=30, size=MIB) as exchange:
             assert exchange.recv(TIMEOUT_S) is not None
@@ -235,7 +235,7 @@ def _finds_a_server(found: Any) -> None:
 @pytest.mark.usefixtures("server")
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the platform does not fork")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_forked_child_finds_no_server() -> None:
+def test_forked_child_finds_no_server() -> None:
     context = multiprocessing.get_context("fork")
     found = context.Value("b", True)
     child = context.Process(target=_finds_a_server, args=(found,))
@@ -244,7 +244,7 @@ def test_a_forked_child_finds_no_server() -> None:
     assert (child.exitcode, found.value) == (0, False)
 
 
-def test_a_reader_gets_the_very_memory_of_a_worker_in_its_process() -> None:
+def test_reader_gets_memory_of_in_process_worker_without_copy() -> None:
     def place(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         made = np.empty(len(columns["id"]), np.uint64)
         made[:] = made.ctypes.data
@@ -261,7 +261,7 @@ def test_a_reader_gets_the_very_memory_of_a_worker_in_its_process() -> None:
     assert all(0 <= view.ctypes.data - int(view[0]) < 8 * 64 * 1_024 for view in whole)
 
 
-def test_a_worker_that_leaves_this_process_costs_no_row() -> None:
+def test_stopped_in_process_worker_loses_no_row() -> None:
     with local_service(workers=2) as service:
         remote = ds.Dataset.range(400_000).batch(100).distribute(DYNAMIC, service.target)
         with iter(remote) as rows:
@@ -271,7 +271,7 @@ def test_a_worker_that_leaves_this_process_costs_no_row() -> None:
     assert np.array_equal(np.sort(np.concatenate(ids)), np.arange(400_000))
 
 
-def test_a_worker_told_to_use_another_way_does_not_hand_over() -> None:
+def test_worker_set_to_flight_refuses_local_readers() -> None:
     with local_service(workers=0) as service:
         service.add_worker(data_transfer_protocol="flight")
         remote = ds.Dataset.range(1_000).batch(10)

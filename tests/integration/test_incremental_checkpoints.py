@@ -34,7 +34,7 @@ def size_bytes(folder: pathlib.Path) -> int:
     return sum(found.st_size for found in files if found.st_nlink == 1)
 
 
-def test_a_step_saves_the_rows_that_it_changed(
+def test_incremental_save_writes_only_changed_rows(
     cluster: ps.LocalCluster, tmp_path: pathlib.Path
 ) -> None:
     strategy = ps.ParameterServerStrategy(
@@ -83,7 +83,7 @@ def test_a_step_saves_the_rows_that_it_changed(
         assert int(count) == 1 + int(path.name[-1])
 
 
-def test_what_was_restored_is_saved_whole_and_then_by_changes(
+def test_first_save_after_restore_is_whole_and_later_ones_incremental(
     cluster: ps.LocalCluster, tmp_path: pathlib.Path
 ) -> None:
     strategy = ps.ParameterServerStrategy(cluster.resolver)
@@ -104,7 +104,7 @@ def test_what_was_restored_is_saved_whole_and_then_by_changes(
     np.testing.assert_array_equal(table.numpy(), expected)
 
 
-def test_a_table_of_two_names_is_on_the_disk_once(
+def test_table_saved_under_two_names_is_on_disk_once(
     cluster: ps.LocalCluster, tmp_path: pathlib.Path
 ) -> None:
     strategy = ps.ParameterServerStrategy(cluster.resolver)

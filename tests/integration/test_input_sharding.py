@@ -54,7 +54,7 @@ def read_all(coordinator: ps.ClusterCoordinator, dataset: Any) -> dict[int, list
     return {trainer: sorted(rows) for trainer, rows in found.items()}
 
 
-def test_elements_are_dealt_out(coordinator: ps.ClusterCoordinator) -> None:
+def test_data_policy_divides_elements_among_trainers(coordinator: ps.ClusterCoordinator) -> None:
     dataset = ds.Dataset.range(40).shuffle(40).batch(4)
     distributed = coordinator.strategy.experimental_distribute_dataset(
         dataset, ps.AutoShardPolicy.DATA
@@ -64,7 +64,9 @@ def test_elements_are_dealt_out(coordinator: ps.ClusterCoordinator) -> None:
     assert sorted(found[0] + found[1]) == list(range(40))
 
 
-def test_files_are_dealt_out(coordinator: ps.ClusterCoordinator, tmp_path: pathlib.Path) -> None:
+def test_files_are_divided_among_trainers_and_too_few_are_refused(
+    coordinator: ps.ClusterCoordinator, tmp_path: pathlib.Path
+) -> None:
     for number in range(3):
         table = pa.table({"id": range(10 * number, 10 * number + 10)})
         pq.write_table(table, tmp_path / f"part-{number}.parquet")
@@ -84,7 +86,7 @@ def test_files_are_dealt_out(coordinator: ps.ClusterCoordinator, tmp_path: pathl
         strategy.experimental_distribute_dataset(one_file, ps.AutoShardPolicy.FILE)
 
 
-def test_a_job_of_the_data_service_is_one_for_all(
+def test_data_service_job_is_shared_by_all_trainers(
     cluster: ps.LocalCluster, coordinator: ps.ClusterCoordinator
 ) -> None:
     remote = ds.Dataset.range(64).batch(4).distribute(ds.ShardingPolicy.DYNAMIC, cluster.service)
@@ -96,7 +98,7 @@ def test_a_job_of_the_data_service_is_one_for_all(
         coordinator.strategy.experimental_distribute_dataset(remote, ps.AutoShardPolicy.FILE)
 
 
-def test_a_dataset_function_knows_its_pipeline(coordinator: ps.ClusterCoordinator) -> None:
+def test_dataset_function_gets_its_input_pipeline_id(coordinator: ps.ClusterCoordinator) -> None:
     def dataset_fn(context: ps.InputContext) -> ds.Dataset:
         assert context.get_per_replica_batch_size(4) == 4
         rows = ds.Dataset.range(12)
@@ -108,7 +110,7 @@ def test_a_dataset_function_knows_its_pipeline(coordinator: ps.ClusterCoordinato
     assert per_worker.element_spec == pa.schema([("id", pa.int64())])
 
 
-def test_run_reduce_and_gather_within_a_step(coordinator: ps.ClusterCoordinator) -> None:
+def test_run_and_reduce_work_within_a_step(coordinator: ps.ClusterCoordinator) -> None:
     strategy = coordinator.strategy
 
     def step(x: float) -> tuple[Any, ...]:
@@ -119,7 +121,7 @@ def test_run_reduce_and_gather_within_a_step(coordinator: ps.ClusterCoordinator)
     assert coordinator.schedule(step, args=(2.0,)).fetch(DEADLINE_S) == ([2.0, 6.0], 1, True)
 
 
-def test_a_file_too_few_is_the_closures_error(
+def test_too_few_files_found_on_a_trainer_are_an_error_of_the_closure(
     coordinator: ps.ClusterCoordinator, tmp_path: pathlib.Path
 ) -> None:
     pq.write_table(pa.table({"id": [1]}), tmp_path / "only.parquet")
@@ -135,7 +137,9 @@ def test_a_file_too_few_is_the_closures_error(
         coordinator.join(timeout=DEADLINE_S)
 
 
-def test_bytes_are_balanced_and_beside_means_beside(coordinator: ps.ClusterCoordinator) -> None:
+def test_bytes_placement_balances_servers_and_colocation_is_kept(
+    coordinator: ps.ClusterCoordinator,
+) -> None:
     strategy = coordinator.strategy
     with strategy.scope():
         large = ps.Variable([0.0] * 1000, name="large")
@@ -154,7 +158,7 @@ def test_bytes_are_balanced_and_beside_means_beside(coordinator: ps.ClusterCoord
         pass
 
 
-def test_passes_over_a_service_are_gone_on_with_by_each_trainer(
+def test_restored_per_worker_iterator_resumes_each_trainers_pass(
     coordinator: ps.ClusterCoordinator, cluster: ps.LocalCluster
 ) -> None:
     target = cluster.service
@@ -179,7 +183,7 @@ def test_passes_over_a_service_are_gone_on_with_by_each_trainer(
     assert sorted(found) == sorted([*range(60)] * 2)
 
 
-def test_trainers_of_a_job_with_holes_divide_the_data_and_train_in_rounds() -> None:
+def test_sync_trainers_with_sparse_task_indices_divide_the_data() -> None:
     with ps.LocalCluster(workers=2, ps=1) as cluster:
         jobs = cluster.resolver.cluster_spec()
         workers = dict(zip((1, 5), jobs.job_tasks("worker"), strict=True))

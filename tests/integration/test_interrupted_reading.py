@@ -62,7 +62,7 @@ print(json.dumps([seen, told]), flush=True)
 """
 
 
-def test_a_program_that_is_interrupted_goes_on_and_can_save_its_position(
+def test_interrupted_program_goes_on_and_can_save_its_position(
     tmp_path: pathlib.Path,
 ) -> None:
     with process_cluster(tmp_path / "logs", workers=2) as cluster:
@@ -91,7 +91,7 @@ def _start(arguments: list[str]) -> subprocess.Popen[str]:
     return program
 
 
-class _EveryLine:
+class _InterruptAtLine:
     """A tracer that sends SIGINT at the n-th line of the package that runs; ``arm`` sets n."""
 
     def __init__(self) -> None:
@@ -117,14 +117,14 @@ class _EveryLine:
 
 
 @pytest.mark.parametrize("form", ["batches", "arrays"])
-def test_no_line_at_which_an_interrupt_comes_loses_a_row(form: str) -> None:
+def test_interrupt_at_any_line_loses_no_row(form: str) -> None:
     with local_service(workers=1) as service:
         remote = (
             ds.Dataset.range(ROWS).batch(10).distribute(ds.ShardingPolicy.DYNAMIC, service.target)
         )
         remote = remote.batch(15).map(lambda columns: {"id": columns["id"] + 0})
         it: Any = iter(remote) if form == "batches" else remote.numpy()
-        interrupt, seen, line, ended = _EveryLine(), [], 0, False
+        interrupt, seen, line, ended = _InterruptAtLine(), [], 0, False
         try:
             while not ended:
                 line += 1
@@ -147,7 +147,7 @@ def test_no_line_at_which_an_interrupt_comes_loses_a_row(form: str) -> None:
     assert Counter(seen) == Counter(range(ROWS))
 
 
-def test_an_interrupt_ends_the_wait_for_a_dispatcher_that_is_away() -> None:
+def test_interrupt_ends_the_wait_for_an_absent_dispatcher() -> None:
     spec = ReadSpec(
         target="127.0.0.1:1", dataset_id="1", policy=ds.ShardingPolicy.DYNAMIC, timeout_s=2.0
     )
@@ -163,7 +163,7 @@ def test_an_interrupt_ends_the_wait_for_a_dispatcher_that_is_away() -> None:
     assert interrupts.raised(raised.value), "only once the call had given up"
 
 
-def test_an_interrupted_join_is_made_up_for_where_it_was_to_go_on(
+def test_interrupted_join_is_repeated_at_the_saved_position(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     call, joins = DispatcherConnection._call, []
@@ -205,7 +205,7 @@ def test_an_interrupted_join_is_made_up_for_where_it_was_to_go_on(
     assert Counter(rows) == Counter([*range(100)] * 3)
 
 
-def test_a_second_interrupt_with_a_batch_in_hand_ends_the_iterator(
+def test_second_interrupt_while_a_batch_is_held_ends_the_iterator(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def interrupted_twice(**_counts: float) -> None:

@@ -42,7 +42,7 @@ def run_script(target: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=60.0, check=False)
 
 
-def test_a_script_that_is_run_again_says_why_it_gets_nothing(
+def test_script_run_again_is_told_its_job_was_read_to_its_end(
     service: LocalService, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first = run_script(service.target)
@@ -63,7 +63,7 @@ def test_a_script_that_is_run_again_says_why_it_gets_nothing(
 
 
 @pytest.mark.parametrize("policy", [OFF, DYNAMIC])
-def test_a_program_that_begins_again_says_why_it_gets_nothing(
+def test_second_reading_of_a_finished_repetition_is_refused(
     service: LocalService, policy: ds.ShardingPolicy
 ) -> None:
     for epoch in range(2):
@@ -80,7 +80,7 @@ def named(service: LocalService, dataset_id: str, job: str) -> ds.Dataset:
 
 
 @pytest.mark.parametrize("policy", [OFF, DYNAMIC])
-def test_a_late_trainer_of_a_run_gets_an_empty_epoch_and_then_its_part(
+def test_late_trainer_gets_an_empty_epoch_and_then_its_part(
     service: LocalService, policy: ds.ShardingPolicy
 ) -> None:
     dataset_id = ds.register_dataset(service.target, ds.Dataset.range(1_000).batch(10))
@@ -100,7 +100,7 @@ def test_a_late_trainer_of_a_run_gets_an_empty_epoch_and_then_its_part(
     assert sorted(got) == list(range(1_000))
 
 
-def test_a_late_reader_of_endless_repetitions_comes_to_those_that_others_read(
+def test_late_reader_of_endless_repetitions_joins_the_current_one(
     service: LocalService,
 ) -> None:
     dataset_id = ds.register_dataset(service.target, ds.Dataset.range(10).batch(10))
@@ -111,7 +111,7 @@ def test_a_late_reader_of_endless_repetitions_comes_to_those_that_others_read(
         assert sorted(next(late).column("id").to_pylist()) == list(range(10))
 
 
-def test_what_an_earlier_run_left_goes_on_with_a_warning(
+def test_rest_of_an_earlier_run_is_read_with_a_warning(
     service: LocalService, caplog: pytest.LogCaptureFixture
 ) -> None:
     dataset_id = ds.register_dataset(service.target, ds.Dataset.range(10_000).batch(10))
@@ -123,7 +123,7 @@ def test_what_an_earlier_run_left_goes_on_with_a_warning(
     assert any("was partly read by process" in record.message for record in caplog.records)
 
 
-def test_without_windows_what_a_reader_took_goes_to_nobody_else(
+def test_rows_read_under_policy_off_go_to_no_later_reader(
     service: LocalService, tmp_path: pathlib.Path
 ) -> None:
     gate = tmp_path / "gate"
@@ -143,7 +143,7 @@ def test_without_windows_what_a_reader_took_goes_to_nobody_else(
     assert sorted(got + read_ids(other)) == list(range(80))
 
 
-def test_who_goes_on_from_a_state_is_not_told_of_what_was_read_before(
+def test_resume_from_saved_state_warns_of_no_earlier_reading(
     service: LocalService, caplog: pytest.LogCaptureFixture
 ) -> None:
     dataset_id = ds.register_dataset(service.target, ds.Dataset.range(10_000).batch(10))
@@ -163,7 +163,7 @@ def jobs_of(target: str) -> list[dict[str, object]]:
     return jobs
 
 
-def test_a_job_that_nobody_reads_frees_its_name() -> None:
+def test_idle_job_is_collected_and_frees_its_name() -> None:
     config = ds.DispatcherConfig(job_gc_timeout_ms=200, job_gc_check_interval_ms=50)
     with local_service(workers=1, config=config) as service:
         dataset_id = ds.register_dataset(service.target, ds.Dataset.range(100).batch(10))
@@ -201,7 +201,7 @@ def test_private_jobs_of_a_killed_program_are_collected() -> None:
         wait_until(lambda: not jobs_of(service.target), "the collection")
 
 
-def test_endings_survive_a_restart_of_the_dispatcher(tmp_path: pathlib.Path) -> None:
+def test_finished_repetition_is_remembered_after_dispatcher_restart(tmp_path: pathlib.Path) -> None:
     config = ds.DispatcherConfig(work_dir=tmp_path, fault_tolerant_mode=True)
     dataset = ds.Dataset.range(1_000).batch(10)
     with local_service(workers=1, config=config) as service:

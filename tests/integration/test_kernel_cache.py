@@ -31,7 +31,7 @@ PROGRAM = (
     "from calling import calling\n"
     "print(calling(), len(calling.stats.cache_hits))\n"
 )
-NOTING = """
+RECORDING = """
 import sys
 from dataservice.runtime.kernel_cache import compile_together, is_compiled, record_compiled
 if {is_told}:
@@ -83,9 +83,9 @@ def run(folder: pathlib.Path, *, is_told: bool, **environment: str) -> list[int]
     return [int(number) for number in said]
 
 
-def was_noted(folder: pathlib.Path, *, is_told: bool = True, **environment: str) -> bool:
+def was_recorded(folder: pathlib.Path, *, is_told: bool = True, **environment: str) -> bool:
     """True if a process finds a note that all is compiled, before it writes one."""
-    said = output(NOTING.format(is_told=is_told, folder=str(folder)), folder, **environment)
+    said = output(RECORDING.format(is_told=is_told, folder=str(folder)), folder, **environment)
     assert said[1] == str(is_told)
     return said[0] == "True"
 
@@ -105,7 +105,9 @@ def output(program: str, folder: pathlib.Path, **environment: str) -> list[str]:
 
 
 @pytest.mark.parametrize("is_told", [True, False])
-def test_an_edit_of_what_a_function_calls_is_seen(tmp_path: pathlib.Path, is_told: bool) -> None:
+def test_edit_of_a_called_function_recompiles_its_caller(
+    tmp_path: pathlib.Path, is_told: bool
+) -> None:
     """Without ``compile_together`` it is not; if that case fails, Numba has learnt to do so."""
     (tmp_path / "calling.py").write_text(CALLING)
     (tmp_path / "called.py").write_text(CALLED.format(1))
@@ -116,7 +118,7 @@ def test_an_edit_of_what_a_function_calls_is_seen(tmp_path: pathlib.Path, is_tol
 
 
 @pytest.mark.parametrize("is_told", [True, False])
-def test_processes_that_compile_one_function_at_once_keep_their_files_apart(
+def test_concurrent_compilations_of_a_function_keep_separate_files(
     tmp_path: pathlib.Path, is_told: bool
 ) -> None:
     """Without ``compile_together`` one overwrites the other's entry; if not, Numba has learnt."""
@@ -131,7 +133,7 @@ def test_processes_that_compile_one_function_at_once_keep_their_files_apart(
     assert int(done.stdout) == (2 if is_told else 1)
 
 
-def test_code_of_files_that_have_changed_is_removed(tmp_path: pathlib.Path) -> None:
+def test_code_of_changed_source_files_is_removed(tmp_path: pathlib.Path) -> None:
     def saved() -> set[str]:
         return {path.name for path in tmp_path.rglob("*.nbc")}
 
@@ -145,7 +147,7 @@ def test_code_of_files_that_have_changed_is_removed(tmp_path: pathlib.Path) -> N
     assert not saved() & old
 
 
-def test_an_older_process_removes_no_code_of_a_newer_one(tmp_path: pathlib.Path) -> None:
+def test_remove_stale_keeps_code_of_newer_processes(tmp_path: pathlib.Path) -> None:
     def file(name: str, at_s: float) -> pathlib.Path:
         path = tmp_path / name
         path.touch()
@@ -169,7 +171,7 @@ def test_an_older_process_removes_no_code_of_a_newer_one(tmp_path: pathlib.Path)
     assert not any(path.exists() for path in stale)
 
 
-def test_a_private_temporary_folder_is_used_where_no_other_can_be(tmp_path: pathlib.Path) -> None:
+def test_private_temporary_folder_is_the_last_resort(tmp_path: pathlib.Path) -> None:
     (tmp_path / "calling.py").write_text(CALLING)
     (tmp_path / "called.py").write_text(CALLED.format(1))
     nowhere = {"READ_ONLY": "1", "NUMBA_CACHE_DIR": "", "XDG_CACHE_HOME": "/proc/nowhere"}
@@ -179,7 +181,7 @@ def test_a_private_temporary_folder_is_used_where_no_other_can_be(tmp_path: path
     assert own.stat().st_mode & 0o777 == 0o700
 
 
-def test_a_folder_that_others_can_write_to_is_not_used(tmp_path: pathlib.Path) -> None:
+def test_folder_writable_by_others_is_refused(tmp_path: pathlib.Path) -> None:
     ensure_private(str(tmp_path / "own"))
     ensure_private(str(tmp_path / "own"))
     (tmp_path / "own").chmod(0o770)
@@ -189,14 +191,14 @@ def test_a_folder_that_others_can_write_to_is_not_used(tmp_path: pathlib.Path) -
             ensure_private(str(tmp_path / name))
 
 
-def test_the_kernels_are_compiled_together() -> None:
+def test_package_kernels_are_stamped_by_all_sources() -> None:
     assert isinstance(claims.find_rows, Dispatcher)
     stamp = claims.find_rows._cache._impl.locator.get_source_stamp()
     assert isinstance(stamp, tuple)
     assert len(stamp[1]) == 64
 
 
-def test_code_that_a_power_failure_damaged_is_compiled_again(tmp_path: pathlib.Path) -> None:
+def test_zeroed_cache_files_are_compiled_again(tmp_path: pathlib.Path) -> None:
     (tmp_path / "calling.py").write_text(CALLING)
     (tmp_path / "called.py").write_text(CALLED.format(7))
     assert run(tmp_path, is_told=True) == [7, 0]
@@ -206,20 +208,20 @@ def test_code_that_a_power_failure_damaged_is_compiled_again(tmp_path: pathlib.P
     assert run(tmp_path, is_told=True) == [7, 1]
 
 
-def test_what_is_compiled_is_noted_for_this_machine_until_a_file_changes(
+def test_compilation_is_recorded_per_machine_until_a_file_changes(
     tmp_path: pathlib.Path,
 ) -> None:
     (tmp_path / "warming.py").write_text(WARMING)
-    assert not was_noted(tmp_path)
-    assert was_noted(tmp_path)
-    assert not was_noted(tmp_path, NUMBA_CPU_NAME="generic")
-    assert was_noted(tmp_path)
+    assert not was_recorded(tmp_path)
+    assert was_recorded(tmp_path)
+    assert not was_recorded(tmp_path, NUMBA_CPU_NAME="generic")
+    assert was_recorded(tmp_path)
     (tmp_path / "called.py").write_text(CALLED.format(1))
-    assert not was_noted(tmp_path)
+    assert not was_recorded(tmp_path)
     shutil.rmtree(tmp_path / "cache")
-    assert not was_noted(tmp_path)
+    assert not was_recorded(tmp_path)
 
 
-def test_nothing_is_noted_of_other_packages(tmp_path: pathlib.Path) -> None:
+def test_compilation_of_other_packages_is_not_recorded(tmp_path: pathlib.Path) -> None:
     (tmp_path / "warming.py").write_text(WARMING)
-    assert not was_noted(tmp_path, is_told=False)
+    assert not was_recorded(tmp_path, is_told=False)

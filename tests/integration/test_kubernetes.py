@@ -68,7 +68,7 @@ def api() -> Iterator[Api]:
     api.close()
 
 
-def test_running_pods_are_a_cluster(
+def test_running_pods_become_the_cluster_spec(
     api: Api, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("POD_NAME", "w-2")
@@ -94,7 +94,7 @@ def test_running_pods_are_a_cluster(
         resolver.cluster_spec()
 
 
-def test_the_api_says_why_it_refuses(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refused_or_unconfigured_api_is_an_error(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(RuntimeError, match="403"):
         ps.KubernetesClusterResolver(
             api_server=api.url, token="wrong", task_type="ps", task_id=0
@@ -105,7 +105,7 @@ def test_the_api_says_why_it_refuses(api: Api, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("reply", [[1, 2], {"kind": "Status", "status": "Failure"}])
-def test_a_reply_that_lists_no_pods_is_shown(api: Api, reply: object) -> None:
+def test_reply_without_list_of_pods_is_an_error(api: Api, reply: object) -> None:
     api.instead = reply
     resolver = ps.KubernetesClusterResolver(
         api_server=api.url, token="secret", task_type="ps", task_id=0

@@ -80,7 +80,7 @@ def gone(tasks: list[psutil.Process]) -> Callable[[], bool]:
     return check
 
 
-def test_it_ends_with_the_chief_and_its_exit_code() -> None:
+def test_launch_ends_with_the_chief_and_its_exit_code() -> None:
     done = finished("--data-workers", "1", *SHAPE, "--", PROGRAM, "3")
     assert done.returncode == 3, done.stdout + done.stderr
     said = [line for line in done.stdout.splitlines() if line.startswith("[chief:0] {")]
@@ -92,13 +92,13 @@ def test_it_ends_with_the_chief_and_its_exit_code() -> None:
     assert "chief:0 ended: exit code 3; its last lines:" in done.stderr
 
 
-def test_a_task_that_fails_is_named_with_its_last_lines() -> None:
+def test_failed_task_is_named_with_its_last_lines() -> None:
     done = finished("--data-workers", "0", *SHAPE, "--", PROGRAM, "0", "fail")
     assert done.returncode == 1
     assert "worker:1 ended: exit code 1; its last lines:\n    no luck today" in done.stderr
 
 
-def test_killed_tasks_come_back_if_supervised_and_an_interrupt_ends_all() -> None:
+def test_supervised_tasks_are_restarted_and_interrupt_ends_all() -> None:
     with launched("--supervise", "--data-workers", "0", *SHAPE, "--", PROGRAM, "0", "wait") as run:
         first = run.next_pids(3)
         os.kill(first["worker:1"], signal.SIGKILL)
@@ -111,7 +111,7 @@ def test_killed_tasks_come_back_if_supervised_and_an_interrupt_ends_all() -> Non
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends tasks with their parent")
-def test_nothing_is_left_when_the_launcher_is_killed() -> None:
+def test_killed_launcher_leaves_no_task() -> None:
     with launched("--workers", "1", "--ps", "1", "--data-workers", "0", "--", PROGRAM, "0", "wait") as run:  # fmt: skip  # noqa: E501
         run.next_pids(2)
         wait_until(lambda: len(run.tasks()) == 3, "all tasks")
@@ -129,8 +129,9 @@ def test_nothing_is_left_when_the_launcher_is_killed() -> None:
         (("--tls-cert", "c.pem", "--", "t.py"), "--tls-key"),
         ((), "PROGRAM"),
     ],
+    ids=["workers", "data-workers", "engine", "tls", "program"],
 )
-def test_wrong_values_are_one_line(
+def test_wrong_option_values_are_refused_in_one_line(
     arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from pstrain.__main__ import main
@@ -144,7 +145,7 @@ def test_wrong_values_are_one_line(
     assert message in capsys.readouterr().err.splitlines()[-1]
 
 
-def test_arguments_of_the_program_stay_its_own(capfd: pytest.CaptureFixture[str]) -> None:
+def test_arguments_after_dashes_go_to_the_program(capfd: pytest.CaptureFixture[str]) -> None:
     done = finished("--workers", "1", "--ps", "1", "--data-workers", "0", "--", "echo", "--workers")
     assert "[chief:0] --workers" in done.stdout
     assert done.returncode == 0

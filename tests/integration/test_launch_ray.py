@@ -23,7 +23,7 @@ def finished(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.long
-def test_it_trains_and_ends_with_the_chiefs_exit_code() -> None:
+def test_ray_job_trains_and_ends_with_the_chiefs_exit_code() -> None:
     shape = ("--workers", "1", "--ps", "1", "--data-workers", "1")
     done = finished(*shape, "--", PROGRAM, "3")
     assert done.returncode == 3, done.stdout + done.stderr
@@ -33,7 +33,7 @@ def test_it_trains_and_ends_with_the_chiefs_exit_code() -> None:
 
 
 @pytest.mark.long
-def test_a_task_that_fails_is_named() -> None:
+def test_failed_task_is_named_with_its_last_lines() -> None:
     shape = ("--workers", "2", "--ps", "1", "--data-workers", "0")
     done = finished(*shape, "--", PROGRAM, "0", "fail")
     assert done.returncode == 1
@@ -41,7 +41,7 @@ def test_a_task_that_fails_is_named() -> None:
 
 
 @pytest.mark.long
-def test_no_room_is_an_error_that_names_what_there_is() -> None:
+def test_too_few_cpus_are_an_error_naming_those_there_are() -> None:
     import ray
 
     from pstrain.errors import UnavailableError

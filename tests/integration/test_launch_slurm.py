@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import socket
 import subprocess
 import sys
 
 import pytest
+
+from pstrain.launch import slurm
 
 PROGRAMS = pathlib.Path(__file__).parent / "programs"
 DEADLINE_S = 90.0
@@ -26,15 +29,27 @@ def script(tmp_path: pathlib.Path, *options: str) -> pathlib.Path:
     return path
 
 
-def test_bash_finds_no_fault_in_the_script(tmp_path: pathlib.Path) -> None:
+def test_script_is_valid_bash_and_private(tmp_path: pathlib.Path) -> None:
     path = script(tmp_path, "--nodes", "2", "--sbatch=--partition=long")
     done = subprocess.run(["bash", "-n", str(path)], capture_output=True, check=False, timeout=30)
     assert (done.returncode, done.stderr) == (0, b"")
     assert path.stat().st_mode & 0o077 == 0
 
 
+def test_job_takes_ports_at_which_no_other_job_listens(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PSTRAIN_HOSTS", "127.0.0.1")
+    monkeypatch.setenv("SLURM_JOB_ID", str(os.getpid()))
+    assert slurm.main("ports", "") == 0
+    first = int(capsys.readouterr().out)
+    with socket.create_server(("127.0.0.1", first)):
+        assert slurm.main("ports", "") == 0
+    assert int(capsys.readouterr().out) != first
+
+
 @pytest.mark.long
-def test_the_job_trains_and_ends_with_the_chiefs_exit_code(tmp_path: pathlib.Path) -> None:
+def test_slurm_job_trains_and_ends_with_the_chiefs_exit_code(tmp_path: pathlib.Path) -> None:
     path = script(tmp_path)
     done = subprocess.run(
         ["bash", str(path)],

@@ -74,7 +74,7 @@ def is_mapped(name: str) -> bool:
 @pytest.mark.parametrize(
     "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long), signal.SIGKILL]
 )
-def test_nothing_is_left_when_training_is_cut_short(number: signal.Signals) -> None:
+def test_interrupted_training_leaves_no_process_port_or_memory(number: signal.Signals) -> None:
     before = shared_memory()
     program = subprocess.Popen(
         [sys.executable, "-c", PROGRAM],
@@ -96,7 +96,7 @@ def test_nothing_is_left_when_training_is_cut_short(number: signal.Signals) -> N
     )
 
 
-def test_a_task_can_be_killed_and_started_again_on_its_address() -> None:
+def test_killed_task_restarts_on_its_address_and_close_ends_all() -> None:
     with ps.LocalCluster(workers=1, ps=1, data_workers=1) as cluster:
         before = {task["role"]: task for task in cluster.status()}
         resolver = cluster.resolver
@@ -128,7 +128,7 @@ def test_a_task_can_be_killed_and_started_again_on_its_address() -> None:
     assert not os.path.exists(log_dir)
 
 
-def test_who_uses_a_cluster_that_is_closed_waits_for_nobody() -> None:
+def test_use_of_a_closed_cluster_fails_at_once() -> None:
     data = {"x": np.zeros(8, np.float32), "label": np.zeros(8, np.int64)}
     with ps.LocalCluster(workers=1, ps=1, data_workers=0) as cluster:
         resolver = cluster.resolver
@@ -145,7 +145,7 @@ def test_who_uses_a_cluster_that_is_closed_waits_for_nobody() -> None:
             use()
 
 
-def test_what_is_not_there_is_named() -> None:
+def test_missing_task_or_service_is_an_error_naming_it() -> None:
     with pytest.raises(ValueError, match="workers must be an integer of at least 1, got 0"):
         ps.LocalCluster(workers=0)
     with ps.LocalCluster(workers=1, ps=1, data_workers=0) as cluster:
@@ -155,7 +155,7 @@ def test_what_is_not_there_is_named() -> None:
             _ = cluster.service
 
 
-def test_a_port_in_use_is_an_error_that_names_it() -> None:
+def test_server_command_names_a_port_in_use() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -190,7 +190,7 @@ main(["server", "--job", "ps", "--port", "0"])
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_server_that_starts_ends_by_a_signal(number: signal.Signals) -> None:
+def test_signal_ends_a_server_that_is_still_starting(number: signal.Signals) -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", SWALLOWING],
         stdout=subprocess.PIPE,
@@ -208,7 +208,7 @@ def test_a_server_that_starts_ends_by_a_signal(number: signal.Signals) -> None:
     assert not errors
 
 
-def test_an_address_for_all_the_world_must_be_asked_for() -> None:
+def test_listening_on_all_addresses_needs_insecure_network_option() -> None:
     arguments = ["server", "--job", "ps", "--host", "0.0.0.0", "--port", "0"]
     done = subprocess.run(
         [sys.executable, "-m", "pstrain", *arguments],

@@ -23,7 +23,7 @@ from tests.integration.local_exchanges import AT_MOST_S, MIB, TIMEOUT_S
 pytestmark = pytest.mark.skipif(not is_supported(), reason="the platform cannot share memory")
 
 
-def test_a_segment_cannot_be_cut_under_its_reader() -> None:
+def test_segment_cannot_be_resized_and_is_read_only_for_its_peer() -> None:
     own = OwnSegment(MIB)
     assert own.descriptor is not None
     for size in (0, 2 * MIB):
@@ -36,7 +36,7 @@ def test_a_segment_cannot_be_cut_under_its_reader() -> None:
     own.forget_descriptor()
 
 
-def test_what_is_no_sealed_segment_is_refused(tmp_path: Any) -> None:
+def test_descriptor_without_sealed_segment_is_refused(tmp_path: Any) -> None:
     path = tmp_path / "plain"
     path.write_bytes(bytes(4096))
     unsealed = os.memfd_create("unsealed")
@@ -49,7 +49,7 @@ def test_what_is_no_sealed_segment_is_refused(tmp_path: Any) -> None:
     os.close(unsealed)
 
 
-def test_a_release_that_finds_the_socket_full_goes_later() -> None:
+def test_release_is_sent_later_when_the_socket_is_full() -> None:
     sent: list[int] = []
     is_full = True
 
@@ -74,7 +74,7 @@ def test_a_release_that_finds_the_socket_full_goes_later() -> None:
     own.forget_descriptor()
 
 
-def test_one_segment_goes_back_with_the_next_message() -> None:
+def test_one_released_segment_waits_for_the_next_message() -> None:
     sent: list[int] = []
     peer_segments = shared_memory.PeerSegments(lambda segment: not sent.append(segment))
     own = OwnSegment(4 * MIB)  # as much as a step of thousands of examples pulls
@@ -92,7 +92,7 @@ def test_one_segment_goes_back_with_the_next_message() -> None:
     own.forget_descriptor()
 
 
-def test_an_answer_gives_back_what_the_request_came_in() -> None:
+def test_reply_returns_the_segment_of_its_request() -> None:
     client, server = connected()
     body = bytes(MIB // 4)
     try:
@@ -111,7 +111,7 @@ def test_an_answer_gives_back_what_the_request_came_in() -> None:
         server.close()
 
 
-def test_a_message_that_could_not_go_keeps_nothing() -> None:
+def test_message_that_timed_out_keeps_no_segment() -> None:
     sender, receiver = connected()
     body = bytes(MIB // 4)
     try:
@@ -142,7 +142,7 @@ def send_until_refused(connection: LocalConnection, body: bytes, patience_s: flo
     raise AssertionError("nothing holds the sender back")
 
 
-def test_what_nobody_asked_for_holds_the_sender_back() -> None:
+def test_unreceived_messages_hold_the_sender_back() -> None:
     sender, receiver = connected()
     body = bytes(8 * MIB)  # a smaller one's segment would wait for the receiver's next message
     try:
@@ -156,7 +156,7 @@ def test_what_nobody_asked_for_holds_the_sender_back() -> None:
         receiver.close()
 
 
-def test_a_receiver_that_waits_gives_back_as_soon_as_it_can(
+def test_waiting_receiver_returns_segments_as_soon_as_it_can(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(packet_socket, "SLICE_S", 30.0)

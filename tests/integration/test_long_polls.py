@@ -45,7 +45,7 @@ def begin(channel: Any, request: pb.LeaseWindowsRequest, polls: list[Any], numbe
     )
 
 
-def test_heartbeats_are_answered_while_more_wait_than_there_are_threads(
+def test_heartbeats_are_answered_while_polls_outnumber_threads(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # Longer than this test takes on a busy machine.

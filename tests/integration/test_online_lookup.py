@@ -68,7 +68,7 @@ def on_trainers(
     return [ids for _, ids in found]
 
 
-def test_a_key_has_the_same_id_on_all_trainers(strategy: ps.ParameterServerStrategy) -> None:
+def test_key_has_the_same_id_on_all_trainers(strategy: ps.ParameterServerStrategy) -> None:
     coordinator = ps.ClusterCoordinator(strategy)
     with strategy.scope():
         lookup = ps.layers.OnlineLookup(CAPACITY)
@@ -94,7 +94,7 @@ def test_a_key_has_the_same_id_on_all_trainers(strategy: ps.ParameterServerStrat
     np.testing.assert_array_equal(again[0], lookup(KEYS))
 
 
-def test_known_keys_are_not_asked_for_again(strategy: ps.ParameterServerStrategy) -> None:
+def test_known_keys_are_not_requested_again(strategy: ps.ParameterServerStrategy) -> None:
     coordinator = ps.ClusterCoordinator(strategy)
     with strategy.scope():
         lookup = ps.layers.OnlineLookup(CAPACITY)
@@ -112,7 +112,7 @@ def test_known_keys_are_not_asked_for_again(strategy: ps.ParameterServerStrategy
     assert [b - a for a, b in zip(first, claims(), strict=True)] == [1, 1]
 
 
-def test_trainers_forget_what_was_before_a_restore(
+def test_trainers_drop_cached_ids_after_restore(
     strategy: ps.ParameterServerStrategy, tmp_path: pathlib.Path
 ) -> None:
     coordinator = ps.ClusterCoordinator(strategy)
@@ -137,7 +137,7 @@ def test_trainers_forget_what_was_before_a_restore(
         assert len(taken) - taken.count(0) == len(set(taken) - {0})
 
 
-def test_closures_that_waited_for_a_restore_forget_too(
+def test_closures_queued_during_restore_drop_cached_ids(
     strategy: ps.ParameterServerStrategy, tmp_path: pathlib.Path
 ) -> None:
     coordinator = ps.ClusterCoordinator(strategy)
@@ -159,7 +159,7 @@ def test_closures_that_waited_for_a_restore_forget_too(
     np.testing.assert_array_equal(lookup(range(20)), found[1])
 
 
-def test_who_knows_rows_from_before_a_restore_has_ended_by_then(
+def test_restore_waits_for_running_closures_with_old_ids(
     strategy: ps.ParameterServerStrategy, tmp_path: pathlib.Path
 ) -> None:
     coordinator = ps.ClusterCoordinator(strategy)
@@ -186,7 +186,7 @@ def test_who_knows_rows_from_before_a_restore_has_ended_by_then(
 
 
 @pytest.mark.parametrize("servers", [1, 3])
-def test_a_mapping_is_restored_onto_other_servers(
+def test_mapping_is_restored_onto_other_servers(
     servers: int, strategy: ps.ParameterServerStrategy, tmp_path: pathlib.Path
 ) -> None:
     coordinator = ps.ClusterCoordinator(strategy)
@@ -210,7 +210,7 @@ def test_a_mapping_is_restored_onto_other_servers(
         assert not used & {*map(tuple, fresh[fresh.all(axis=1)])}
 
 
-def test_a_scheduled_function_cannot_assign_keys(strategy: ps.ParameterServerStrategy) -> None:
+def test_assigning_keys_in_a_closure_is_refused(strategy: ps.ParameterServerStrategy) -> None:
     coordinator = ps.ClusterCoordinator(strategy)
     with strategy.scope():
         lookup = ps.layers.OnlineLookup(100)
@@ -227,7 +227,7 @@ def test_a_scheduled_function_cannot_assign_keys(strategy: ps.ParameterServerStr
     coordinator.close()
 
 
-def test_fit_gives_rows_to_values_and_evaluation_does_not(
+def test_fit_assigns_ids_to_values_and_evaluation_does_not(
     strategy: ps.ParameterServerStrategy, tmp_path: pathlib.Path
 ) -> None:
     random = np.random.default_rng(0)
@@ -254,7 +254,7 @@ def test_fit_gives_rows_to_values_and_evaluation_does_not(
     np.testing.assert_allclose(alone.predict(columns), model.predict(columns), rtol=1e-5)
 
 
-def test_a_table_learns_of_keys_beyond_any_vocabulary(
+def test_embedding_learns_values_of_arbitrary_keys(
     strategy: ps.ParameterServerStrategy,
 ) -> None:
     coordinator = ps.ClusterCoordinator(strategy)

@@ -19,7 +19,7 @@ print(allow_most_files(), allow_most_files(), *resource.getrlimit(resource.RLIMI
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="others have a limit beyond the hard one")
-def test_the_limit_becomes_what_the_system_grants() -> None:
+def test_limit_is_raised_to_what_the_system_grants() -> None:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60.0, check=True
     )

@@ -33,7 +33,7 @@ def service(request: pytest.FixtureRequest) -> Iterator[LocalService]:
 SEQUENCES: dict[str, list[int]] = {}
 
 
-def test_without_a_shuffle_it_is_the_order_of_one_process(service: LocalService) -> None:
+def test_ordered_batches_equal_those_of_one_process(service: LocalService) -> None:
     data = ds.Dataset.range(ROWS).filter(ds.col("id") % 7 != 0).batch(64).map(lambda c: c)
     remote = data.distribute(DYNAMIC, service.target, ordered=True)
     with iter(remote) as ours, iter(data) as local:
@@ -42,7 +42,7 @@ def test_without_a_shuffle_it_is_the_order_of_one_process(service: LocalService)
 
 
 @pytest.mark.parametrize("drop_remainder", [False, True])
-def test_repeated_batches_are_those_of_one_process(
+def test_repeated_batches_equal_those_of_one_process_also_after_resume(
     service: LocalService, drop_remainder: bool
 ) -> None:
     """Each pass ends with a batch of its own, even if a position was saved in the second pass."""
@@ -64,20 +64,20 @@ def test_repeated_batches_are_those_of_one_process(
     assert read == expected
 
 
-def test_joined_batches_cannot_be_read_in_order(service: LocalService) -> None:
+def test_ordered_read_of_concatenated_batches_is_refused(service: LocalService) -> None:
     grouped = ds.Dataset.range(100).group_by_window(ds.col("id") % 3, window_size=4)
     with pytest.raises(UnsplittableError, match="concatenate to rows, and batch after it"):
         grouped.concatenate(grouped).distribute(DYNAMIC, service.target, ordered=True)
 
 
-def test_with_a_shuffle_the_seed_decides(service: LocalService) -> None:
+def test_shuffled_order_depends_on_the_seed_only(service: LocalService) -> None:
     data = ds.Dataset.range(ROWS).shuffle(5_000, seed=3).repeat(2).batch(100)
     ids = read_ids(data.distribute(DYNAMIC, service.target, ordered=True))
     assert sorted(ids) == sorted(list(range(ROWS)) * 2)
     assert ids == SEQUENCES.setdefault("shuffled", ids)
 
 
-def test_registered_datasets_are_read_in_order_too(service: LocalService) -> None:
+def test_registered_dataset_is_read_in_order(service: LocalService) -> None:
     dataset_id = ds.register_dataset(service.target, ds.Dataset.range(ROWS).batch(30))
     remote = ds.from_dataset_id(DYNAMIC, service.target, dataset_id, ordered=True)
     batches = list(remote)
@@ -85,7 +85,7 @@ def test_registered_datasets_are_read_in_order_too(service: LocalService) -> Non
     assert [i for batch in batches for i in batch.column("id").to_pylist()] == list(range(ROWS))
 
 
-def test_every_local_operator_goes_on_exactly(service: LocalService) -> None:
+def test_local_operators_over_ordered_read_resume_exactly(service: LocalService) -> None:
     def make() -> ds.Dataset:
         rows = ds.Dataset.range(ROWS).distribute(DYNAMIC, service.target, ordered=True)
         return rows.filter(ds.col("id") % 3 != 0).shuffle(500, seed=1).batch(70).shuffle(9, seed=2)
@@ -104,7 +104,7 @@ def test_every_local_operator_goes_on_exactly(service: LocalService) -> None:
     assert ids == whole
 
 
-def test_a_second_reader_is_refused_and_the_next_goes_on(service: LocalService) -> None:
+def test_second_concurrent_reader_is_refused_and_a_later_one_goes_on(service: LocalService) -> None:
     data = ds.Dataset.range(ROWS).batch(10)
     remote = data.distribute(DYNAMIC, service.target, job_name="one", ordered=True)
     with remote.iterator(0) as first:
@@ -118,7 +118,7 @@ def test_a_second_reader_is_refused_and_the_next_goes_on(service: LocalService) 
     assert rest[-1] == ROWS - 1
 
 
-def test_a_killed_worker_changes_nothing(tmp_path: pathlib.Path) -> None:
+def test_killed_worker_does_not_change_the_order(tmp_path: pathlib.Path) -> None:
     paths = write_numbers(tmp_path, files=4, rows_per_file=20_000, group_rows=1_000)
     args = ("--worker-timeout-ms", "1000")
     with process_cluster(tmp_path, workers=2, dispatcher_args=args) as cluster:

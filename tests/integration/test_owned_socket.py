@@ -14,7 +14,7 @@ from dataservice.runtime.owned_socket import OwnedSocket
 TIMEOUT_S = 30.0
 
 
-def test_it_is_not_closed_while_it_is_being_shut_down(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_close_waits_for_concurrent_shut_down(monkeypatch: pytest.MonkeyPatch) -> None:
     """Once closed, its descriptor's number belongs to the next connection."""
     begun, may_go_on = threading.Event(), threading.Event()
     numbers: list[int] = []
@@ -47,7 +47,7 @@ def test_it_is_not_closed_while_it_is_being_shut_down(monkeypatch: pytest.Monkey
         assert owned.is_gone()
 
 
-def test_either_end_sees_the_other_leave() -> None:
+def test_is_gone_is_true_at_both_ends_after_shut_down() -> None:
     one, other = map(OwnedSocket, socket.socketpair())
     assert not one.is_gone()
     one.shut_down()

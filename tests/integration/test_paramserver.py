@@ -6,6 +6,7 @@ import concurrent.futures
 import contextlib
 import itertools
 import pathlib
+import random
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -64,7 +65,7 @@ def addresses() -> Iterator[list[str]]:
 
 
 @pytest.fixture
-def lonely() -> Iterator[ChildProcess]:
+def own_server() -> Iterator[ChildProcess]:
     """Yields a server of its own to a test that harms it."""
     process = spawn_server()
     process.wait_ready(DEADLINE_S)
@@ -95,7 +96,7 @@ def _train(table: Any, bias: Any, steps: Any, count: int) -> None:
 # -- values
 
 
-def test_training_on_servers_gives_what_training_in_one_process_gives(
+def test_training_on_servers_equals_training_in_one_process(
     strategy: ParameterServerStrategy,
 ) -> None:
     with strategy.scope():
@@ -111,7 +112,7 @@ def test_training_on_servers_gives_what_training_in_one_process_gives(
     np.testing.assert_array_equal(remote[0].sparse_read(ids), local[0].sparse_read(ids))
 
 
-def test_arrays_of_megabytes_travel_by_tcp(addresses: list[str]) -> None:
+def test_large_arrays_over_tcp_arrive_unchanged(addresses: list[str]) -> None:
     strategy = strategy_on(addresses, config=ParameterConfig(share_memory=False))
     with strategy.scope():
         remote = make_table(50_000, 16)
@@ -126,7 +127,7 @@ def test_arrays_of_megabytes_travel_by_tcp(addresses: list[str]) -> None:
     strategy.parameters.close()
 
 
-def test_placement_is_round_robin_with_a_slot_per_shard(
+def test_shards_are_placed_round_robin_and_colocated_on_request(
     strategy: ParameterServerStrategy,
 ) -> None:
     with strategy.scope():
@@ -142,7 +143,7 @@ def test_placement_is_round_robin_with_a_slot_per_shard(
         assert beside.device == (part.device if part is not table else table.device[0])
 
 
-def test_scopes_nest_in_themselves_only(
+def test_scope_of_another_strategy_inside_a_scope_is_refused(
     strategy: ParameterServerStrategy, addresses: list[str]
 ) -> None:
     with strategy.scope(), strategy.scope() as inner:
@@ -154,7 +155,7 @@ def test_scopes_nest_in_themselves_only(
     other.parameters.close()
 
 
-def test_what_runs_in_the_program_says_so(
+def test_strategy_run_in_the_program_warns_once(
     strategy: ParameterServerStrategy, caplog: pytest.LogCaptureFixture
 ) -> None:
     with strategy.scope():
@@ -163,7 +164,9 @@ def test_what_runs_in_the_program_says_so(
     assert caplog.text.count("coordinator.schedule()") == 1
 
 
-def test_changes_of_all_kinds(strategy: ParameterServerStrategy) -> None:
+def test_assignments_and_scatter_updates_change_the_variable(
+    strategy: ParameterServerStrategy,
+) -> None:
     with strategy.scope():
         table, count = make_table(30, 2), Variable(np.arange(30), name="count")
     expected = table.numpy()
@@ -180,7 +183,7 @@ def test_changes_of_all_kinds(strategy: ParameterServerStrategy) -> None:
     assert count.dtype == np.int64
 
 
-def test_a_whole_variable_travels_only_when_it_changed(
+def test_unchanged_variable_is_not_fetched_again(
     strategy: ParameterServerStrategy,
 ) -> None:
     with strategy.scope():
@@ -194,7 +197,7 @@ def test_a_whole_variable_travels_only_when_it_changed(
     assert (third == 0).all()
 
 
-def test_large_variables_travel_in_pieces(addresses: list[str]) -> None:
+def test_large_variables_travel_in_chunks(addresses: list[str]) -> None:
     strategy = strategy_on(addresses[:2], config=ParameterConfig(chunk_bytes=1000))
     values = np.random.default_rng(3).normal(size=(3000, 7)).astype(np.float32)
     with strategy.scope():
@@ -206,7 +209,7 @@ def test_large_variables_travel_in_pieces(addresses: list[str]) -> None:
     strategy.parameters.close()
 
 
-def test_slots_of_large_variables_are_asked_for_before_the_first_step(
+def test_slots_of_large_variables_are_requested_once_per_session(
     addresses: list[str],
 ) -> None:
     strategy = strategy_on(addresses, config=ParameterConfig(chunk_bytes=1000))
@@ -225,7 +228,7 @@ def test_slots_of_large_variables_are_asked_for_before_the_first_step(
     strategy.parameters.close()
 
 
-def test_values_that_begin_anew_are_those_that_small_variables_were_made_of(
+def test_begin_anew_resets_small_variables_to_initial_values(
     strategy: ParameterServerStrategy,
 ) -> None:
     def rows_of(shard_info: Any) -> Any:
@@ -240,7 +243,7 @@ def test_values_that_begin_anew_are_those_that_small_variables_were_made_of(
     assert [int(variable.numpy().sum()) for variable in made] == [45, 0, 45]
 
 
-def test_what_another_object_refuses_changes_nothing_on_servers_that_have_read_it(
+def test_restore_refused_by_another_object_changes_no_server(
     strategy: ParameterServerStrategy, tmp_path: pathlib.Path
 ) -> None:
     with strategy.scope():
@@ -255,7 +258,7 @@ def test_what_another_object_refuses_changes_nothing_on_servers_that_have_read_i
     np.testing.assert_array_equal(table[:2], before)
 
 
-def test_errors_name_what_is_wrong_and_leave_the_connection_usable(
+def test_request_errors_name_the_fault_and_keep_the_connection_usable(
     strategy: ParameterServerStrategy,
 ) -> None:
     with strategy.scope():
@@ -273,7 +276,7 @@ def test_errors_name_what_is_wrong_and_leave_the_connection_usable(
     assert table.numpy().shape == (1000, 5)
 
 
-def test_threads_work_side_by_side(strategy: ParameterServerStrategy) -> None:
+def test_concurrent_threads_lose_no_update(strategy: ParameterServerStrategy) -> None:
     with strategy.scope():
         table = create_variable(initializers.zeros(), shape=(100, 3), name="table")
     ids = np.arange(100)
@@ -292,7 +295,7 @@ def test_threads_work_side_by_side(strategy: ParameterServerStrategy) -> None:
 # -- access
 
 
-def test_a_wrong_token_is_refused(addresses: list[str]) -> None:
+def test_wrong_token_is_refused(addresses: list[str]) -> None:
     with pytest.raises(UnauthenticatedError):
         RemoteParameters(addresses, token="wrong", session="x").begin_session(0)
 
@@ -300,7 +303,7 @@ def test_a_wrong_token_is_refused(addresses: list[str]) -> None:
 @pytest.mark.parametrize(
     "bring_back", [ParameterServerStrategy.begin, ParameterServerStrategy.begin_anew]
 )
-def test_who_was_replaced_takes_no_server_that_was_started_anew_since(
+def test_replaced_coordinator_cannot_take_a_restarted_server(
     bring_back: Callable[[ParameterServerStrategy], None],
 ) -> None:
     with ParameterServer(token=TOKEN) as kept, contextlib.ExitStack() as stack:
@@ -318,7 +321,7 @@ def test_who_was_replaced_takes_no_server_that_was_started_anew_since(
             strategy.parameters.close()
 
 
-def test_who_takes_over_has_a_server_that_is_started_anew_meanwhile(
+def test_takeover_includes_a_server_restarted_meanwhile(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with ParameterServer(token=TOKEN) as kept, contextlib.ExitStack() as stack:
@@ -346,7 +349,42 @@ def test_who_takes_over_has_a_server_that_is_started_anew_meanwhile(
             strategy.parameters.close()
 
 
-def test_a_new_coordinator_takes_over_and_the_old_one_is_fenced(addresses: list[str]) -> None:
+def test_one_of_two_concurrent_takeovers_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rng = random.Random(5)
+    begin_session = RemoteParameters.begin_session
+
+    def begin(self: RemoteParameters, *arguments: Any) -> bool:
+        time.sleep(rng.choice([0.0, 0.0, 0.001, 0.003]))
+        return begin_session(self, *arguments)
+
+    def program(addresses: list[str]) -> ParameterServerStrategy | None:
+        try:
+            return strategy_on(addresses)
+        except AbortedError:
+            return None
+
+    def goes_on(strategy: ParameterServerStrategy | None) -> bool:
+        try:
+            if strategy is not None:
+                strategy.parameters.check_current()
+        except AbortedError:
+            return False
+        return strategy is not None
+
+    monkeypatch.setattr(RemoteParameters, "begin_session", begin)
+    with contextlib.ExitStack() as stack, concurrent.futures.ThreadPoolExecutor(2) as pool:
+        servers = [stack.enter_context(ParameterServer(token=TOKEN)) for _ in range(3)]
+        addresses = [server.address for server in servers]
+        for _ in range(30):
+            both = list(pool.map(program, [addresses, addresses]))
+            assert [goes_on(strategy) for strategy in both].count(True) == 1
+            for strategy in filter(None, both):
+                strategy.parameters.close()
+
+
+def test_new_coordinator_takes_over_and_fences_the_old_one(addresses: list[str]) -> None:
     old = strategy_on(addresses)
     with old.scope():
         x = Variable(1.0)
@@ -366,7 +404,7 @@ def test_a_new_coordinator_takes_over_and_the_old_one_is_fenced(addresses: list[
 
 
 @pytest.mark.parametrize("share_memory", [True, False])
-def test_rows_travel_through_shared_memory_or_by_tcp(
+def test_rows_travel_through_shared_memory_or_tcp_as_configured(
     addresses: list[str], monkeypatch: pytest.MonkeyPatch, share_memory: bool
 ) -> None:
     opened: list[str] = []
@@ -408,10 +446,10 @@ def _once_reachable(call: Callable[[], Any], timeout_s: float = DEADLINE_S) -> A
             time.sleep(0.05)
 
 
-def test_a_killed_server_is_named_and_a_restarted_one_is_restored(
-    lonely: ChildProcess, addresses: list[str], tmp_path: pathlib.Path
+def test_killed_server_is_named_and_its_restart_is_restored(
+    own_server: ChildProcess, addresses: list[str], tmp_path: pathlib.Path
 ) -> None:
-    address = address_of(lonely)
+    address = address_of(own_server)
     strategy = strategy_on([addresses[0], address])
     with strategy.scope():
         table, bias, steps = make_model()
@@ -419,7 +457,7 @@ def test_a_killed_server_is_named_and_a_restarted_one_is_restored(
     saved = Checkpoint(table=table, bias=bias, steps=steps)
     saved.save(tmp_path)
     expected = [variable.numpy() for variable in (table, bias, steps)]
-    lonely.kill()
+    own_server.kill()
     started_s = time.monotonic()
     with pytest.raises(UnavailableError, match=f"parameter server 1 at {address}"):
         table.numpy()
@@ -436,17 +474,17 @@ def test_a_killed_server_is_named_and_a_restarted_one_is_restored(
 
 
 @pytest.mark.parametrize("megabytes", [0, 64])
-def test_a_frozen_server_does_not_freeze_its_clients(
-    lonely: ChildProcess, megabytes: int, monkeypatch: pytest.MonkeyPatch
+def test_requests_to_frozen_server_time_out(
+    own_server: ChildProcess, megabytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    strategy = strategy_on([address_of(lonely)], shards=1)
+    strategy = strategy_on([address_of(own_server)], shards=1)
     with strategy.scope():
         table = create_variable(
             initializers.zeros(), shape=(1 + (megabytes << 18), 1), name="table"
         )
     values = np.zeros(table.shape, np.float32)
     table.assign(values)
-    lonely.suspend()
+    own_server.suspend()
     started_s = time.monotonic()
     with monkeypatch.context() as patch:
         patch.setattr(strategy.parameters, "_config", SHORT)
@@ -458,14 +496,14 @@ def test_a_frozen_server_does_not_freeze_its_clients(
         with pytest.raises(DeadlineExceededError, match="parameter server 0 at"):
             strategy.parameters.ask_all({0: {"kind": "verify"}}, timeout_s=0.2)
     assert time.monotonic() - started_s < AT_MOST_S
-    lonely.resume()
+    own_server.resume()
     assert _once_reachable(lambda: table[:1]).tolist() == [[0.0]]
     strategy.parameters.close()
 
 
-def test_a_strategy_waits_for_its_servers_until_its_deadline(lonely: ChildProcess) -> None:
-    address = address_of(lonely)
-    lonely.kill()
+def test_strategy_waits_for_its_servers_until_its_deadline(own_server: ChildProcess) -> None:
+    address = address_of(own_server)
+    own_server.kill()
     with pytest.raises(UnavailableError, match=f"parameter server 0 at {address}.*start"):
         strategy_on([address], config=SHORT)
     port = int(address.rpartition(":")[2])
@@ -481,7 +519,7 @@ def test_a_strategy_waits_for_its_servers_until_its_deadline(lonely: ChildProces
 
 
 @pytest.mark.parametrize(("servers", "shards"), [(1, 1), (3, 5)])
-def test_a_checkpoint_restores_onto_other_servers_and_shards_with_slots(
+def test_checkpoint_with_slots_restores_onto_other_servers_and_shards(
     addresses: list[str], tmp_path: pathlib.Path, servers: int, shards: int
 ) -> None:
     before = strategy_on(addresses[:2], shards=2)
@@ -503,7 +541,7 @@ def test_a_checkpoint_restores_onto_other_servers_and_shards_with_slots(
     after.parameters.close()
 
 
-def test_values_come_down_from_the_servers_into_one_process(
+def test_checkpoint_of_servers_restores_in_one_process(
     strategy: ParameterServerStrategy, tmp_path: pathlib.Path
 ) -> None:
     with strategy.scope():

@@ -10,10 +10,10 @@ import pstrain as ps
 from tests.integration.test_coordinator import DEADLINE_S, wait_for
 
 
-def test_closures_that_wait_run_by_priority(tmp_path: pathlib.Path) -> None:
+def test_waiting_closures_run_by_priority(tmp_path: pathlib.Path) -> None:
     gate, order = tmp_path / "gate", tmp_path / "order"
 
-    def note(number: int) -> None:
+    def record_order(number: int) -> None:
         with open(order, "a") as file:
             file.write(f"{number}\n")
 
@@ -24,10 +24,10 @@ def test_closures_that_wait_run_by_priority(tmp_path: pathlib.Path) -> None:
         coordinator.schedule(wait_for, args=(str(gate),))
         assert coordinator.stats()["running"] == 1  # the trainer takes one closure at a time
         for number, priority in enumerate((0, 0, 2, -1, 2, 5)):
-            coordinator.schedule(note, args=(number,), priority=priority)
+            coordinator.schedule(record_order, args=(number,), priority=priority)
         gate.touch()
         coordinator.join(timeout=DEADLINE_S)
         assert order.read_text().split() == ["5", "2", "4", "0", "1", "3"]
         with pytest.raises(TypeError, match="priority must be an integer"):
-            coordinator.schedule(note, args=(0,), priority="high")  # type: ignore[arg-type]
+            coordinator.schedule(record_order, args=(0,), priority="high")  # type: ignore[arg-type]
         coordinator.close()

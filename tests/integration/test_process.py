@@ -74,7 +74,7 @@ def spawn(tmp_path: pathlib.Path) -> Iterator[Callable[..., ChildProcess]]:
         child.kill()
 
 
-def test_a_child_announces_its_address(spawn: Callable[..., ChildProcess]) -> None:
+def test_child_announces_its_address(spawn: Callable[..., ChildProcess]) -> None:
     child = spawn("listen")
     fields = child.wait_ready(60)
     assert fields["pid"] == child.pid
@@ -83,7 +83,7 @@ def test_a_child_announces_its_address(spawn: Callable[..., ChildProcess]) -> No
     assert child.returncode is None
 
 
-def test_a_child_that_dies_early_is_reported_with_its_log(
+def test_child_that_dies_early_is_reported_with_its_log(
     spawn: Callable[..., ChildProcess],
 ) -> None:
     with pytest.raises(FailedPreconditionError) as caught:
@@ -95,7 +95,7 @@ def test_a_child_that_dies_early_is_reported_with_its_log(
     assert "cannot find the answer 42" in text
 
 
-def test_a_child_that_is_never_ready_is_reported_with_its_log(
+def test_child_that_is_never_ready_is_reported_with_its_log(
     spawn: Callable[..., ChildProcess], tmp_path: pathlib.Path
 ) -> None:
     log = tmp_path / "logs" / "mute.log"
@@ -108,7 +108,7 @@ def test_a_child_that_is_never_ready_is_reported_with_its_log(
         child.wait_ready(0.1)
 
 
-def test_a_child_that_talks_much_is_not_blocked(
+def test_child_with_much_output_is_not_blocked(
     spawn: Callable[..., ChildProcess], tmp_path: pathlib.Path
 ) -> None:
     log = tmp_path / "talk.log"
@@ -119,7 +119,7 @@ def test_a_child_that_talks_much_is_not_blocked(
     )
 
 
-def test_terminate_lets_a_child_end_by_itself(spawn: Callable[..., ChildProcess]) -> None:
+def test_terminate_lets_child_end_by_itself(spawn: Callable[..., ChildProcess]) -> None:
     child = spawn("polite")
     child.wait_ready(60)
     assert child.terminate(60.0) == 7
@@ -127,7 +127,7 @@ def test_terminate_lets_a_child_end_by_itself(spawn: Callable[..., ChildProcess]
     assert child.kill() == 7
 
 
-def test_a_server_ends_however_many_signals_come(spawn: Callable[..., ChildProcess]) -> None:
+def test_stop_signals_survive_a_flood_of_signals(spawn: Callable[..., ChildProcess]) -> None:
     child = spawn("stopping")
     child.wait_ready(60)
     give_up_s = time.monotonic() + 60.0
@@ -137,7 +137,7 @@ def test_a_server_ends_however_many_signals_come(spawn: Callable[..., ChildProce
     assert child.wait(1.0) == 9
 
 
-def test_terminate_kills_a_child_that_will_not(spawn: Callable[..., ChildProcess]) -> None:
+def test_terminate_kills_child_that_ignores_the_signal(spawn: Callable[..., ChildProcess]) -> None:
     child = spawn("stubborn")
     child.wait_ready(60)
     start_s = time.monotonic()
@@ -146,7 +146,7 @@ def test_terminate_kills_a_child_that_will_not(spawn: Callable[..., ChildProcess
     assert not is_running(child.pid)
 
 
-def test_a_frozen_child_can_be_resumed_or_terminated(spawn: Callable[..., ChildProcess]) -> None:
+def test_suspended_child_can_be_resumed_or_terminated(spawn: Callable[..., ChildProcess]) -> None:
     child = spawn("polite")
     child.wait_ready(60)
     for _ in range(2):
@@ -162,14 +162,14 @@ def test_a_frozen_child_can_be_resumed_or_terminated(spawn: Callable[..., ChildP
         child.resume()
 
 
-def test_wait_is_bounded(spawn: Callable[..., ChildProcess]) -> None:
+def test_wait_for_running_child_times_out(spawn: Callable[..., ChildProcess]) -> None:
     child = spawn("listen")
     child.wait_ready(60)
     with pytest.raises(DeadlineExceededError, match="still runs"):
         child.wait(0.1)
 
 
-def test_children_die_with_a_parent_that_is_killed(
+def test_children_die_with_killed_parent(
     spawn: Callable[..., ChildProcess],
 ) -> None:
     parent = spawn("parent")
@@ -180,7 +180,7 @@ def test_children_die_with_a_parent_that_is_killed(
     wait_until(lambda: not is_running(grandchild["pid"]), "its end")
 
 
-def test_frozen_children_die_with_a_parent_that_is_killed(
+def test_frozen_children_die_with_killed_parent(
     spawn: Callable[..., ChildProcess],
 ) -> None:
     parent = spawn("parent")
@@ -197,7 +197,7 @@ def test_frozen_children_die_with_a_parent_that_is_killed(
             os.kill(grandchild["pid"], signal.SIGKILL)
 
 
-def test_children_die_with_a_parent_that_just_ends(tmp_path: pathlib.Path) -> None:
+def test_children_die_with_parent_that_ends_normally(tmp_path: pathlib.Path) -> None:
     (tmp_path / "child_under_test.py").write_text(CHILD)
     code = (
         "from dataservice.runtime.process import spawn_module\n"
@@ -211,7 +211,7 @@ def test_children_die_with_a_parent_that_just_ends(tmp_path: pathlib.Path) -> No
     wait_until(lambda: not is_running(int(done.stdout)), "its end")
 
 
-def test_killing_one_child_leaves_the_other(spawn: Callable[..., ChildProcess]) -> None:
+def test_killing_a_child_leaves_the_other_running(spawn: Callable[..., ChildProcess]) -> None:
     first, second = spawn("listen"), spawn("listen")
     first.wait_ready(60)
     second.wait_ready(60)
@@ -220,7 +220,7 @@ def test_killing_one_child_leaves_the_other(spawn: Callable[..., ChildProcess]) 
     assert second.returncode is None
 
 
-def test_nothing_is_left_open(spawn: Callable[..., ChildProcess]) -> None:
+def test_killed_children_leave_no_open_files(spawn: Callable[..., ChildProcess]) -> None:
     spawn("listen").kill()
     before = sorted(os.listdir("/proc/self/fd"))
     for _ in range(3):
@@ -231,7 +231,7 @@ def test_nothing_is_left_open(spawn: Callable[..., ChildProcess]) -> None:
     assert not is_running(child.pid)
 
 
-def test_a_servers_garbage_collector_leaves_alone_what_was_there_before() -> None:
+def test_collect_seldom_freezes_existing_objects_and_raises_thresholds() -> None:
     program = (
         "import gc\n"
         "from dataservice.runtime.process import collect_seldom\n"
@@ -243,7 +243,7 @@ def test_a_servers_garbage_collector_leaves_alone_what_was_there_before() -> Non
     assert ran.stdout.split() == [b"True"] * 3, ran.stderr
 
 
-def test_what_is_made_without_collection_is_never_looked_through() -> None:
+def test_objects_made_without_collection_are_frozen() -> None:
     program = (
         "import gc\n"
         "from dataservice.runtime.process import without_collection\n"
@@ -276,7 +276,7 @@ COMMANDS = [
 
 
 @pytest.mark.parametrize(("package", "server", "command"), COMMANDS)
-def test_a_server_that_starts_has_done_with_what_it_imported_and_no_file_systems_among_it(
+def test_starting_server_has_frozen_its_imports_and_not_imported_fsspec(
     package: str, server: str, command: str
 ) -> None:
     program = STARTED.format(package=package, server=server, arguments=command.split())
@@ -285,7 +285,7 @@ def test_a_server_that_starts_has_done_with_what_it_imported_and_no_file_systems
 
 
 @pytest.mark.parametrize("package", ["dataservice", "pstrain"])
-def test_a_command_line_is_read_without_what_the_commands_need(package: str) -> None:
+def test_help_imports_no_heavy_libraries(package: str) -> None:
     program = f"""
 import sys
 from {package}.__main__ import main
@@ -311,7 +311,7 @@ print(pyarrow.cpu_count(), numba.config.NUMBA_NUM_THREADS)
 """
 
 
-def test_servers_limit_what_libraries_start_before_these_count_the_cores() -> None:
+def test_limit_libraries_sets_thread_counts_before_their_import() -> None:
     chosen = {name: value for name, value in os.environ.items() if "NUM_THREADS" not in name}
     done = subprocess.run(
         [sys.executable, "-c", LIMITED], env=chosen, capture_output=True, text=True, timeout=60

@@ -99,7 +99,7 @@ def _run(program: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     "program", [READING, pytest.param(ROUNDS, marks=pytest.mark.long)], ids=["dynamic", "rounds"]
 )
-def test_a_program_with_an_open_iterator_and_its_own_service_ends(program: str) -> None:
+def test_program_with_open_iterator_and_own_service_ends(program: str) -> None:
     done = _run(program)
     # A busy machine may be told what is waited for, but nothing has failed.
     assert (done.returncode, done.stdout) == (0, "100\n"), done.stderr
@@ -107,7 +107,7 @@ def test_a_program_with_an_open_iterator_and_its_own_service_ends(program: str) 
 
 
 @pytest.mark.parametrize("joins", [True, pytest.param(False, marks=pytest.mark.long)])
-def test_a_program_with_its_own_training_cluster_ends(joins: bool) -> None:
+def test_program_with_its_own_training_cluster_ends(joins: bool) -> None:
     done = _run(TRAINING.format(free_port(), free_port(), joins))
     # A busy machine may be told what is waited for, but nothing has failed.
     assert (done.returncode, done.stdout) == (0, "100\n"), done.stderr
@@ -115,6 +115,6 @@ def test_a_program_with_its_own_training_cluster_ends(joins: bool) -> None:
 
 
 @pytest.mark.parametrize("protocol", [None, pytest.param("flight", marks=pytest.mark.long)])
-def test_forked_children_leave_their_parents_reader_and_servers_alone(protocol: str | None) -> None:
+def test_forked_children_do_not_disturb_reader_and_servers_of_parent(protocol: str | None) -> None:
     done = _run(FORKING.format(protocol))
     assert (done.returncode, done.stdout) == (0, "100\n"), done.stderr

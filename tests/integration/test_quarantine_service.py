@@ -30,7 +30,9 @@ def deaths(cluster: ProcessCluster) -> list[int]:
 
 # Starting workers takes most of the time; the simulation covers the reader that raises too.
 @pytest.mark.parametrize("on_error", [pytest.param("raise", marks=pytest.mark.long), "skip"])
-def test_a_window_that_kills_its_workers(tmp_path: pathlib.Path, on_error: str) -> None:
+def test_window_that_killed_three_workers_is_quarantined(
+    tmp_path: pathlib.Path, on_error: str
+) -> None:
     dataset = ds.Dataset.range(ROWS).map(die_of_poison, schema=pa.schema([("id", pa.int64())]))
     # Four workers: three die, one delivers the rest. It is quicker to start them side by side.
     with process_cluster(

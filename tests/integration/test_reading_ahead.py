@@ -8,8 +8,10 @@ import sys
 import pytest
 
 
-@pytest.mark.parametrize(("kind", "said"), [("end", ""), ("fork", "the child has ended\n")])
-def test_a_file_that_is_left_in_the_middle_keeps_nobody_from_ending(kind: str, said: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "said"), [("end", ""), ("fork", "the child has ended\n")], ids=["end", "fork"]
+)
+def test_file_abandoned_halfway_does_not_delay_program_end(kind: str, said: str) -> None:
     for _ in range(3):
         ended = subprocess.run(
             [sys.executable, "-m", "tests.integration.programs.reading_ahead", kind],

@@ -67,7 +67,7 @@ def run(text: str, names: dict[str, Any], replaced: dict[str, str] | None = None
     exec(compile(text, "README.md", "exec"), names)
 
 
-def test_feeding(files: pathlib.Path) -> None:
+def test_snippets_of_reading_run_and_read_every_row(files: pathlib.Path) -> None:
     assert files.is_dir()
     names: dict[str, Any] = {"ds": ds}
     run(snippet("DispatchServer("), names, {"port=5050": "port=0"})
@@ -85,7 +85,7 @@ def test_feeding(files: pathlib.Path) -> None:
             iterator.close()
 
 
-def test_sharing(files: pathlib.Path) -> None:
+def test_snippet_of_sharing_runs_and_reads_every_row(files: pathlib.Path) -> None:
     lengths = np.random.default_rng(0).integers(1, 30, 500)
     names: dict[str, Any] = {
         "ds": ds,
@@ -100,7 +100,9 @@ def test_sharing(files: pathlib.Path) -> None:
         assert names["data"].to_table().num_rows == ROWS
 
 
-def test_training(files: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_snippets_of_training_run_and_save_checkpoints(
+    files: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     data = ds.Dataset.from_parquet("clicks/*.parquet").rename({"clicked": "label"}).batch(100)
     with ps.LocalCluster(workers=1, ps=1, data_workers=1) as cluster:
         names: dict[str, Any] = {
@@ -131,7 +133,7 @@ def test_training(files: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
         names["coordinator"].close()
 
 
-def test_columns() -> None:
+def test_snippet_of_feature_schema_runs() -> None:
     words = ["a", "b", "c", "a"] * 5
     data = ds.Dataset.from_table(pa.table({"word": words, "user": words, "label": [0, 1] * 10}))
     names: dict[str, Any] = {"ds": ds, "ps": ps, "data": data, "arrow_schema": data.schema}
@@ -139,7 +141,7 @@ def test_columns() -> None:
     assert names["schema"].categorical["word"].vocabulary is not None
 
 
-def test_variables_and_gradients() -> None:
+def test_snippets_of_variables_and_gradients_run() -> None:
     matrix = np.ones((4, 3), np.float32)
     names: dict[str, Any] = {
         "ps": ps,
@@ -158,7 +160,7 @@ def test_variables_and_gradients() -> None:
     assert [each.shape for each in names["clipped"]] == [(3, 2), (2,)]
 
 
-def test_a_model_of_ones_own() -> None:
+def test_snippet_of_custom_model_learns() -> None:
     names: dict[str, Any] = {"ps": ps, "np": np}
     run(snippet("class Matching"), names)
     rng = np.random.default_rng(0)
@@ -170,7 +172,7 @@ def test_a_model_of_ones_own() -> None:
 
 
 @pytest.mark.parametrize("text", SNIPPETS, ids=range(len(SNIPPETS)))
-def test_every_name_is_there_and_takes_the_arguments(text: str) -> None:
+def test_snippet_names_exist_and_take_the_arguments(text: str) -> None:
     for call in ast.walk(ast.parse(text)):
         if isinstance(call, ast.Call) and (named := _named(call.func)) is not None:
             positional = [arg for arg in call.args if not isinstance(arg, ast.Starred)]
@@ -196,7 +198,7 @@ def _named(node: ast.AST) -> Any:
 
 
 @pytest.mark.parametrize("path", READMES)
-def test_links_lead_somewhere(path: str) -> None:
+def test_links_have_targets(path: str) -> None:
     for target, anchor in re.findall(r"\]\((?!https?:)([^)#]*)#?([^)]*)\)", READMES[path]):
         file = (ROOT / path).parent / target if target else ROOT / path
         assert file.exists(), target
@@ -209,6 +211,6 @@ def _anchors(text: str) -> list[str]:
     return [re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles]
 
 
-def test_benchmarks_are_there() -> None:
+def test_mentioned_benchmarks_exist() -> None:
     for name in set(re.findall(r"`(?:python -m )?bench\.(\w+)", "\n".join(READMES.values()))):
         assert (ROOT / "bench" / f"{name}.py").is_file(), name

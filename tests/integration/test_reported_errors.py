@@ -39,7 +39,7 @@ def service() -> Iterator[LocalService]:
         yield running
 
 
-def test_a_function_that_raises_is_reported_each_time_and_the_worker_lives(
+def test_function_error_is_raised_on_each_read_and_the_worker_lives(
     service: LocalService,
 ) -> None:
     def explode(_columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -62,7 +62,7 @@ def test_a_function_that_raises_is_reported_each_time_and_the_worker_lives(
 
 
 @pytest.mark.parametrize("policy", [DYNAMIC, OFF])
-def test_a_function_that_exits_is_reported_and_the_worker_lives(
+def test_function_that_exits_is_reported_and_the_worker_lives(
     service: LocalService, policy: ds.ShardingPolicy
 ) -> None:
     def leave(_columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -76,7 +76,7 @@ def test_a_function_that_exits_is_reported_and_the_worker_lives(
 
 
 @pytest.mark.parametrize("policy", [DYNAMIC, OFF])
-def test_an_error_names_file_rows_and_worker(
+def test_function_error_names_its_file_and_worker(
     service: LocalService, tmp_path: pathlib.Path, policy: ds.ShardingPolicy
 ) -> None:
     def explode(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -93,7 +93,9 @@ def test_an_error_names_file_rows_and_worker(
     assert caught.value.worker
 
 
-def test_an_error_in_a_batch_names_its_files(service: LocalService, tmp_path: pathlib.Path) -> None:
+def test_function_error_in_a_batch_names_its_files(
+    service: LocalService, tmp_path: pathlib.Path
+) -> None:
     def explode(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         if 12 in columns["id"]:
             raise ValueError("twelve")
@@ -106,7 +108,7 @@ def test_an_error_in_a_batch_names_its_files(service: LocalService, tmp_path: pa
     assert ".parquet row group 0 rows 0..9" in caught.value.source
 
 
-def test_a_file_that_is_gone_is_reported(service: LocalService, tmp_path: pathlib.Path) -> None:
+def test_missing_file_is_named(service: LocalService, tmp_path: pathlib.Path) -> None:
     write_numbers(tmp_path, files=2, rows_per_file=100)
     paths = sorted(map(str, tmp_path.glob("*.parquet")))
     remote = ds.Dataset.from_parquet(paths).distribute(DYNAMIC, service.target)
@@ -115,12 +117,12 @@ def test_a_file_that_is_gone_is_reported(service: LocalService, tmp_path: pathli
         read_ids(remote)
 
 
-def test_an_unknown_dataset_id(service: LocalService) -> None:
+def test_unknown_dataset_id_is_not_found(service: LocalService) -> None:
     with pytest.raises(NotFoundError, match="Dataset id 4711 not found"):
         ds.from_dataset_id(DYNAMIC, service.target, 4711)
 
 
-def test_another_element_spec(service: LocalService) -> None:
+def test_mismatched_element_spec_is_refused(service: LocalService) -> None:
     dataset_id = ds.register_dataset(service.target, ds.Dataset.range(3))
     with pytest.raises(SchemaError, match="element_spec differs"):
         ds.from_dataset_id(
@@ -128,7 +130,7 @@ def test_another_element_spec(service: LocalService) -> None:
         )
 
 
-def test_a_job_name_with_other_parameters(service: LocalService) -> None:
+def test_job_name_with_another_policy_is_refused(service: LocalService) -> None:
     dataset = ds.Dataset.range(10)
     held = iter(dataset.distribute(DYNAMIC, service.target, job_name="taken"))
     with pytest.raises(InvalidArgumentError, match=r"taken.*policy"):
@@ -136,24 +138,26 @@ def test_a_job_name_with_other_parameters(service: LocalService) -> None:
     held.close()
 
 
-def test_a_plan_that_cannot_be_divided_is_refused_here(service: LocalService) -> None:
+def test_plan_that_cannot_be_split_is_refused_at_distribute(service: LocalService) -> None:
     with pytest.raises(InvalidArgumentError, match="take"):
         ds.Dataset.range(10).batch(2).take(2).distribute(DYNAMIC, service.target)
 
 
-def test_a_distributed_dataset_is_not_distributed_again(service: LocalService) -> None:
+def test_distributing_a_distributed_dataset_is_refused(service: LocalService) -> None:
     remote = ds.Dataset.range(10).distribute(DYNAMIC, service.target)
     with pytest.raises(InvalidArgumentError, match="already"):
         remote.distribute(OFF, service.target)
 
 
-def test_a_wrong_token_is_refused(service: LocalService, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_token_is_refused(service: LocalService, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DATASERVICE_TOKEN", "not-the-token")
     with pytest.raises(UnauthenticatedError):
         ds.register_dataset(service.target, ds.Dataset.range(3), timeout_s=30)
 
 
-def test_no_dispatcher_is_waited_for_and_given_up(caplog: pytest.LogCaptureFixture) -> None:
+def test_absent_dispatcher_is_given_up_at_the_timeout_with_a_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     address = f"127.0.0.1:{free_port()}"
     began_s = time.monotonic()
     with (
@@ -165,7 +169,7 @@ def test_no_dispatcher_is_waited_for_and_given_up(caplog: pytest.LogCaptureFixtu
     assert f"waiting for the dispatcher at {address}" in caplog.text
 
 
-def test_a_dispatcher_that_comes_late_is_waited_for() -> None:
+def test_dispatcher_that_starts_late_is_waited_for() -> None:
     port = free_port()
     ids: list[str] = []
 
@@ -197,7 +201,7 @@ def test_damaged_elements_are_replayed_not_delivered(
     assert next(calls) > 40
 
 
-def test_damage_that_does_not_stop_is_an_error(
+def test_repeatedly_damaged_streams_are_data_loss(
     service: LocalService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dataservice.worker.outgoing.checksum", lambda _body: 0)

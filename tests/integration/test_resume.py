@@ -64,7 +64,7 @@ def saved(iterator: Any) -> dict[str, Any]:
     return json.loads(text)  # type: ignore[no-any-return]
 
 
-def lives(make: Callable[[], ds.Dataset], counts: list[int]) -> list[int]:
+def read_resuming(make: Callable[[], ds.Dataset], counts: list[int]) -> list[int]:
     """Returns the ids that a program reads which is resumed after each of ``counts`` batches."""
     ids: list[int] = []
     state: dict[str, Any] | None = None
@@ -77,12 +77,12 @@ def lives(make: Callable[[], ds.Dataset], counts: list[int]) -> list[int]:
     return ids
 
 
-def test_ten_times_in_a_row(service: LocalService) -> None:
+def test_dynamic_job_resumed_ten_times_gives_every_row_once(service: LocalService) -> None:
     def make() -> ds.Dataset:
         data = ds.Dataset.range(ROWS).shuffle(200).filter(ds.col("id") % 3 != 0).batch(16)
         return data.distribute(DYNAMIC, service.target, max_outstanding_requests=4)
 
-    ids = lives(make, [1, 9, 0, 4, 17, 2, 1, 30, 0, 5])
+    ids = read_resuming(make, [1, 9, 0, 4, 17, 2, 1, 30, 0, 5])
     assert sorted(ids) == [i for i in range(ROWS) if i % 3]
 
 
@@ -96,22 +96,22 @@ def test_ten_times_in_a_row(service: LocalService) -> None:
     ],
     ids=["batch", "map-batch-prefetch", "filter-prefetch", "take-batch"],
 )
-def test_operators_after_distribute_lose_nothing(service: LocalService, after: Any) -> None:
+def test_operators_after_distribute_resume_without_loss(service: LocalService, after: Any) -> None:
     def make() -> ds.Dataset:
         return after(ds.Dataset.range(ROWS).distribute(DYNAMIC, service.target))  # type: ignore
 
-    assert sorted(lives(make, [3, 1, 2, 5])) == list(range(ROWS))
+    assert sorted(read_resuming(make, [3, 1, 2, 5])) == list(range(ROWS))
 
 
-def test_batches_of_workers_are_cut_anew(service: LocalService) -> None:
+def test_rebatched_rows_of_workers_resume_without_loss(service: LocalService) -> None:
     def make() -> ds.Dataset:
         remote = ds.Dataset.range(ROWS).batch(32).distribute(DYNAMIC, service.target)
         return remote.unbatch().batch(50)
 
-    assert sorted(lives(make, [3, 1, 10])) == list(range(ROWS))
+    assert sorted(read_resuming(make, [3, 1, 10])) == list(range(ROWS))
 
 
-def test_repeated_passes(service: LocalService) -> None:
+def test_repeats_before_and_after_distribute_resume_without_loss(service: LocalService) -> None:
     def inside() -> ds.Dataset:
         return (
             ds.Dataset.range(500)
@@ -125,10 +125,10 @@ def test_repeated_passes(service: LocalService) -> None:
         return ds.Dataset.range(500).batch(20).distribute(DYNAMIC, service.target).repeat(3)
 
     for make in (inside, outside):
-        assert sorted(lives(make, [20, 20, 7, 11])) == sorted(list(range(500)) * 3)
+        assert sorted(read_resuming(make, [20, 20, 7, 11])) == sorted(list(range(500)) * 3)
 
 
-def test_the_end_is_a_position(service: LocalService) -> None:
+def test_position_at_the_end_resumes_at_the_end(service: LocalService) -> None:
     remote = ds.Dataset.range(100).batch(10).prefetch(2).distribute(DYNAMIC, service.target)
     with iter(remote) as iterator:
         assert len(read(iterator)) == 100
@@ -139,14 +139,14 @@ def test_the_end_is_a_position(service: LocalService) -> None:
         assert saved(iterator)["stream"]["done"] == state["stream"]["done"]
 
 
-def test_a_position_is_small(service: LocalService) -> None:
+def test_position_after_many_rows_stays_small(service: LocalService) -> None:
     remote = ds.Dataset.range(200_000).batch(100).distribute(DYNAMIC, service.target)
     with iter(remote) as iterator:
         read(iterator, 900)
         assert len(json.dumps(iterator.state_dict())) < 2_000
 
 
-def test_other_data_is_refused(service: LocalService) -> None:
+def test_state_of_another_dataset_or_for_a_used_iterator_is_refused(service: LocalService) -> None:
     def make(rows: int, **more: Any) -> ds.Dataset:
         return ds.Dataset.range(rows).batch(10).distribute(DYNAMIC, service.target, **more)
 
@@ -167,7 +167,9 @@ def test_other_data_is_refused(service: LocalService) -> None:
             iterator.load_state_dict(state)
 
 
-def test_files_that_changed_are_refused(service: LocalService, tmp_path: pathlib.Path) -> None:
+def test_state_is_refused_after_files_changed(
+    service: LocalService, tmp_path: pathlib.Path
+) -> None:
     paths = write_numbers(tmp_path, files=3, rows_per_file=100)
     remote = ds.Dataset.from_parquet(paths).batch(10)
     with iter(remote.distribute(DYNAMIC, service.target)) as iterator:
@@ -179,24 +181,28 @@ def test_files_that_changed_are_refused(service: LocalService, tmp_path: pathlib
         iterator.load_state_dict(state)
 
 
-def test_passes_of_workers_ten_times_in_a_row(service: LocalService) -> None:
+def test_off_policy_resumed_ten_times_gives_each_row_once_per_worker(service: LocalService) -> None:
     def make() -> ds.Dataset:
         data = ds.Dataset.range(ROWS).shuffle(200).batch(16)
         return data.distribute(OFF, service.target, max_outstanding_requests=4)
 
-    assert sorted(lives(make, [1, 9, 0, 40, 17, 2, 1, 90, 0, 5])) == sorted([*range(ROWS)] * 2)
+    assert sorted(read_resuming(make, [1, 9, 0, 40, 17, 2, 1, 90, 0, 5])) == sorted(
+        [*range(ROWS)] * 2
+    )
 
 
-def test_operators_after_passes_lose_nothing(service: LocalService) -> None:
+def test_operators_after_off_policy_resume_without_loss(service: LocalService) -> None:
     def make() -> ds.Dataset:
         remote = ds.Dataset.range(ROWS).batch(32).distribute(OFF, service.target)
         return remote.unbatch().batch(50).prefetch(2)
 
-    assert sorted(lives(make, [3, 1, 30])) == sorted([*range(ROWS)] * 2)
+    assert sorted(read_resuming(make, [3, 1, 30])) == sorted([*range(ROWS)] * 2)
 
 
 @pytest.mark.parametrize("after", [1, 3])
-def test_passes_with_other_numbers_of_workers(service: LocalService, after: int) -> None:
+def test_off_policy_resumes_with_another_number_of_workers(
+    service: LocalService, after: int
+) -> None:
     data = ds.Dataset.range(ROWS).shuffle(100).batch(10)
     with iter(data.distribute(OFF, service.target)) as iterator:
         ids = read(iterator, 130)
@@ -212,7 +218,7 @@ def test_passes_with_other_numbers_of_workers(service: LocalService, after: int)
 
 
 @pytest.mark.parametrize("protocol", ["shared_memory", "flight", None])
-def test_workers_go_on_near_where_a_reader_was(
+def test_off_policy_workers_resume_near_the_position(
     tmp_path: pathlib.Path, protocol: str | None
 ) -> None:
     """Otherwise they would compute all consumed elements again: days, after days of training."""
@@ -251,7 +257,7 @@ def test_workers_go_on_near_where_a_reader_was(
     assert len(made.read_text().split()) <= (ROWS - bookmark[0]) // 2 + 30
 
 
-def test_readers_that_share_passes_say_so(service: LocalService) -> None:
+def test_positions_of_shared_off_jobs_are_unimplemented(service: LocalService) -> None:
     remote = ds.Dataset.range(100).batch(10).distribute(OFF, service.target, job_name="passes")
     with iter(remote) as iterator:
         read(iterator, 1)
@@ -265,7 +271,7 @@ def test_readers_that_share_passes_say_so(service: LocalService) -> None:
         ds.merge_states(states)
 
 
-def test_a_shuffle_after_distribute_is_refused_by_name(service: LocalService) -> None:
+def test_position_of_shuffle_after_distribute_is_refused(service: LocalService) -> None:
     remote = ds.Dataset.range(100).distribute(DYNAMIC, service.target).shuffle(10).batch(10)
     with iter(remote) as iterator:
         read(iterator, 1)
@@ -293,7 +299,7 @@ def two_readers(service: LocalService, name: str) -> tuple[list[int], list[dict[
         return ids, [saved(first), saved(second)]
 
 
-def test_each_reader_loads_its_own(service: LocalService) -> None:
+def test_readers_of_shared_job_resume_from_their_own_states(service: LocalService) -> None:
     ids, states = two_readers(service, "own")
     with iter(shared(service, "own")) as first, iter(shared(service, "own")) as second:
         first.load_state_dict(states[0])
@@ -306,7 +312,7 @@ def test_each_reader_loads_its_own(service: LocalService) -> None:
     assert sorted(ids) == list(range(ROWS))
 
 
-def test_one_reader_loads_what_was_merged_on_a_fresh_dispatcher(service: LocalService) -> None:
+def test_merged_states_resume_in_one_reader_on_a_fresh_dispatcher(service: LocalService) -> None:
     ids, states = two_readers(service, "merged")
     with local_service(workers=1) as fresh:
         merged = ds.merge_states(states)
@@ -317,7 +323,7 @@ def test_one_reader_loads_what_was_merged_on_a_fresh_dispatcher(service: LocalSe
                 assert sorted(ids + read(only)) == list(range(ROWS))
 
 
-def test_a_reader_that_never_comes_is_named(service: LocalService) -> None:
+def test_resume_of_shared_job_names_the_missing_reader(service: LocalService) -> None:
     _, states = two_readers(service, "missing")
     missing = states[1]["stream"]["origins"][0]
     with iter(shared(service, "missing", timeout_s=2.0)) as alone:
@@ -331,7 +337,7 @@ def rows_used(connection: DispatcherConnection, name: str) -> int:
     return sum(i["rows_consumed"] for job in jobs for i in job["iterations"])
 
 
-def test_a_job_that_is_read_does_not_go_back(service: LocalService) -> None:
+def test_loading_a_state_while_the_job_is_still_read_is_refused(service: LocalService) -> None:
     with iter(shared(service, "busy")) as reading:
         read(reading, 40)
         state = saved(reading)
@@ -351,7 +357,7 @@ def test_a_job_that_is_read_does_not_go_back(service: LocalService) -> None:
 
 
 @pytest.mark.parametrize(("before", "after"), [(1, 3), pytest.param(3, 1, marks=pytest.mark.long)])
-def test_another_number_of_workers_and_another_dispatcher(
+def test_job_resumes_on_another_dispatcher_with_other_workers(
     tmp_path: pathlib.Path, before: int, after: int
 ) -> None:
     paths = write_numbers(tmp_path, files=4, rows_per_file=5_000, group_rows=500)
@@ -375,7 +381,7 @@ def test_another_number_of_workers_and_another_dispatcher(
     assert sorted(ids) == [i for i in range(20_000) if i % 5]
 
 
-def test_a_checkpoint_holds_the_position_of_its_data(
+def test_checkpoint_restores_the_position_of_its_data(
     service: LocalService, tmp_path: pathlib.Path
 ) -> None:
     def make() -> ds.Dataset:
@@ -394,7 +400,9 @@ def test_a_checkpoint_holds_the_position_of_its_data(
             assert sorted(ids + read(iterator)) == list(range(ROWS))
 
 
-def test_who_has_seen_the_end_knows_who_left_since(service: LocalService) -> None:
+def test_position_at_the_end_keeps_rows_that_a_closed_reader_left_unread(
+    service: LocalService,
+) -> None:
     remote = ds.Dataset.range(ROWS).distribute(DYNAMIC, service.target, job_name="left since")
     with remote.iterator(0) as ending, remote.iterator(0) as leaving:
         ids = [*read(leaving, 1), *read(ending)]
@@ -417,7 +425,7 @@ class NoTrainers:
         return {}
 
 
-def test_epochs_that_were_read_to_their_end_begin_again_each_time(service: LocalService) -> None:
+def test_rewound_iterators_read_finished_epochs_again(service: LocalService) -> None:
     dataset_id = ds.register_dataset(service.target, ds.Dataset.range(100))
 
     def dataset() -> ds.Dataset:
@@ -440,7 +448,9 @@ def readers_of(service: LocalService, job: str) -> int:
     return sum(len(i["readers"]) for each in jobs for i in each["iterations"])
 
 
-def test_reading_ahead_to_the_end_of_a_shared_job(service: LocalService) -> None:
+def test_position_is_exact_after_prefetch_reached_the_end_of_a_shared_job(
+    service: LocalService,
+) -> None:
     def make() -> ds.Dataset:
         remote = (
             ds.Dataset.range(400)

@@ -79,7 +79,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessCluster
         yield running
 
 
-def test_files_that_a_glob_names_are_read_here(
+def test_files_matching_a_glob_are_read_in_this_process(
     files: dict[str, str], options: dict[str, Any]
 ) -> None:
     for name, data in datasets(files, options).items():
@@ -87,7 +87,7 @@ def test_files_that_a_glob_names_are_read_here(
         assert read_ids(data) == list(range(FILES * ROWS)), name
 
 
-def test_directories_and_single_objects_are_read_too(
+def test_directories_and_single_objects_are_read(
     files: dict[str, str], options: dict[str, Any]
 ) -> None:
     assert files
@@ -98,7 +98,7 @@ def test_directories_and_single_objects_are_read_too(
 
 
 @pytest.mark.parametrize("kind", ["parquet", "csv", "ipc"])
-def test_data_workers_read_every_row_once_and_only_the_columns_asked_for(
+def test_data_workers_read_every_row_once_and_only_selected_columns(
     kind: str, files: dict[str, str], options: dict[str, Any], cluster: ProcessCluster
 ) -> None:
     data = datasets(files, options)[kind]
@@ -109,7 +109,7 @@ def test_data_workers_read_every_row_once_and_only_the_columns_asked_for(
     assert sorted(ids) == list(range(FILES * ROWS))
 
 
-def test_what_is_missing_is_named(options: dict[str, Any], files: dict[str, str]) -> None:
+def test_missing_object_or_bucket_is_named(options: dict[str, Any], files: dict[str, str]) -> None:
     assert files
     for path in ("s3://clicks/none.parquet", "s3://no-such-bucket/a.parquet"):
         with pytest.raises(MissingFileError, match=path) as caught:
@@ -121,7 +121,7 @@ def test_what_is_missing_is_named(options: dict[str, Any], files: dict[str, str]
             read_ids(ds.Dataset.from_parquet(glob, storage_options=options))
 
 
-def test_an_object_that_is_gone_when_a_worker_comes_to_it_is_named(
+def test_object_deleted_before_a_worker_reads_it_is_named(
     options: dict[str, Any], cluster: ProcessCluster
 ) -> None:
     store = s3fs.S3FileSystem(**options)
@@ -137,7 +137,7 @@ def test_an_object_that_is_gone_when_a_worker_comes_to_it_is_named(
     assert SECRET not in str(caught.value)
 
 
-def test_an_object_that_changes_is_noticed_although_listings_are_cached(
+def test_changed_object_is_noticed_although_listings_are_cached(
     options: dict[str, Any],
 ) -> None:
     # Another instance has caches of its own, as another machine would.
@@ -155,7 +155,7 @@ def test_an_object_that_changes_is_noticed_although_listings_are_cached(
     assert read_ids(data) == [1, 2, 3]
 
 
-def test_a_dataset_is_saved_there_and_loaded(
+def test_saved_dataset_is_loaded_from_s3(
     files: dict[str, str], options: dict[str, Any], cluster: ProcessCluster
 ) -> None:
     data = datasets(files, options)["parquet"].filter(ds.col("id") % 2 == 0)
@@ -168,7 +168,7 @@ def test_a_dataset_is_saved_there_and_loaded(
     assert sorted(read_ids(remote)) == even
 
 
-def test_a_store_that_is_away_is_named(options: dict[str, Any]) -> None:
+def test_unreachable_store_is_named(options: dict[str, Any]) -> None:
     away = {"endpoint_url": "http://127.0.0.1:9", "config_kwargs": {"retries": {"max_attempts": 0}}}
     with pytest.raises(SourceError, match=r"cannot read 's3://clicks/a\.csv'.*127") as caught:
         read_ids(ds.Dataset.from_csv("s3://clicks/a.csv", storage_options={**options, **away}))

@@ -11,7 +11,7 @@ import pstrain as ps
 
 
 @pytest.mark.parametrize("job", ["worker", "ps"])
-def test_a_server_takes_what_a_tensorflow_program_gives_it(job: str) -> None:
+def test_server_takes_the_arguments_of_tensorflow_programs(job: str) -> None:
     spec = ps.ClusterSpec({job: ["localhost:0"]})
     resolver = ps.SimpleClusterResolver(spec, rpc_layer="grpc")
     with ps.Server(
@@ -27,7 +27,7 @@ def test_a_server_takes_what_a_tensorflow_program_gives_it(job: str) -> None:
     assert repr(server) == f"<Server {job}:0 stopped>"
 
 
-def test_a_local_server_is_a_cluster_of_one_trainer() -> None:
+def test_local_server_is_a_cluster_of_one_trainer() -> None:
     with ps.Server.create_local_server() as server:
         assert (server.job_name, server.task_index) == ("worker", 0)
         assert server.address.startswith("127.0.0.1:")
@@ -35,7 +35,7 @@ def test_a_local_server_is_a_cluster_of_one_trainer() -> None:
 
 
 @pytest.mark.parametrize(("job", "other"), [("worker", "paramserver"), ("ps", "trainer")])
-def test_a_process_imports_the_server_that_it_runs(job: str, other: str) -> None:
+def test_server_process_does_not_import_the_other_kind_of_server(job: str, other: str) -> None:
     program = (
         "import sys\nimport pstrain as ps\n"
         f"ps.Server({{'{job}': ['localhost:0']}}, start=False)\n"
@@ -45,7 +45,7 @@ def test_a_process_imports_the_server_that_it_runs(job: str, other: str) -> None
     assert ran.stdout == b"False\n", ran.stderr
 
 
-def test_a_trainer_imports_no_coordinator_for_the_steps_that_it_runs() -> None:
+def test_trainer_does_not_import_the_coordinator() -> None:
     program = (
         "import sys\n"
         "import pstrain.trainer.server, pstrain.execution.on_trainers\n"
@@ -56,7 +56,7 @@ def test_a_trainer_imports_no_coordinator_for_the_steps_that_it_runs() -> None:
     assert ran.stdout == b"False\n", ran.stderr
 
 
-def test_what_it_cannot_take_it_names() -> None:
+def test_unsupported_protocol_or_config_is_refused() -> None:
     spec = ps.ClusterSpec({"ps": ["localhost:0"]})
     with pytest.raises(
         ValueError, match=r"protocol must be 'grpc', got 'grpc\+tls'.*tls_cert_path"

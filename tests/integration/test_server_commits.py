@@ -88,7 +88,7 @@ class Closures:
         return pb.ClosureResult(id=result.id, attempt=result.attempt, error_json="{}")
 
 
-def test_a_closures_changes_are_made_together_at_its_end(
+def test_changes_of_a_closure_become_visible_together_at_its_end(
     strategy: ParameterServerStrategy,
 ) -> None:
     with strategy.scope():
@@ -112,7 +112,7 @@ def test_a_closures_changes_are_made_together_at_its_end(
     assert [result.id for result in closures.ended] == [12]
 
 
-def test_a_closure_sees_its_own_changes_and_one_that_fails_makes_none(
+def test_closure_sees_its_own_changes_and_a_failed_one_makes_none(
     strategy: ParameterServerStrategy,
 ) -> None:
     with strategy.scope():
@@ -131,7 +131,7 @@ def test_a_closure_sees_its_own_changes_and_one_that_fails_makes_none(
     assert (float(x), float(y)) == (1.0, 1.0)
 
 
-def test_what_one_server_refuses_no_other_applies(strategy: ParameterServerStrategy) -> None:
+def test_update_refused_by_one_server_is_applied_by_none(strategy: ParameterServerStrategy) -> None:
     with strategy.scope():
         whole, bad = Variable(np.zeros((6, 1), np.float32)), Variable(np.zeros(2, np.int64))
     closures = Closures(strategy)
@@ -151,14 +151,14 @@ def test_what_one_server_refuses_no_other_applies(strategy: ParameterServerStrat
         assert strategy.parameters.status(ps)["commits"]["held"] == 0
 
 
-class _NoReceipt:
+class _IgnoredReceipt:
     def acknowledge(self) -> None: ...
 
     def marks(self) -> list[dict[str, Any]]:
         return []
 
 
-def test_what_servers_refuse_fails_its_closure_and_none_that_commits_with_it(
+def test_refused_closure_in_a_group_commit_does_not_fail_the_others(
     strategy: ParameterServerStrategy,
 ) -> None:
     with strategy.scope():
@@ -166,7 +166,7 @@ def test_what_servers_refuse_fails_its_closure_and_none_that_commits_with_it(
     closures, ones = Closures(strategy), np.ones((6, 1), np.float32)
     runs = [closures.committer.new_run(StepToken(strategy.session, c, 0), 0) for c in (1, 2, 3)]
     for run in (*runs, *runs):
-        closures.committer.take(run, 0, _NoReceipt())
+        closures.committer.take(run, 0, _IgnoredReceipt())
     for run in runs:
         with step_scope(run.token, run):
             whole.assign_add(ones)
@@ -200,7 +200,7 @@ def _end_and_flush(committer: Committer, run: ClosureRun) -> None:
         committer.flush(held)
 
 
-def test_a_fenced_trainers_closure_is_completed_or_dropped_by_others(
+def test_closure_of_fenced_trainer_is_committed_if_decided_else_dropped(
     strategy: ParameterServerStrategy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with strategy.scope():
@@ -225,7 +225,7 @@ def test_a_fenced_trainers_closure_is_completed_or_dropped_by_others(
         np.testing.assert_array_equal(x.numpy(), np.full((6, 1), applied, np.float32))
 
 
-def test_a_lost_trainers_closure_has_ended_with_what_it_noted_of_the_parts_that_count(
+def test_lost_closure_ends_with_the_notes_of_its_committed_parts(
     strategy: ParameterServerStrategy,
 ) -> None:
     with strategy.scope():
@@ -267,7 +267,7 @@ class LostReplies:
         return recv
 
 
-def test_a_commit_whose_replies_are_lost_is_sent_again_and_made_once(
+def test_commit_with_lost_replies_is_retried_and_applied_once(
     strategy: ParameterServerStrategy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with strategy.scope():
@@ -294,7 +294,7 @@ def test_a_commit_whose_replies_are_lost_is_sent_again_and_made_once(
 
 
 @pytest.mark.parametrize("share_memory", [True, False])
-def test_a_pull_goes_along_with_an_earlier_closures_commit_although_replies_are_lost(
+def test_pull_sent_with_an_earlier_commit_survives_lost_replies(
     addresses: list[str], monkeypatch: pytest.MonkeyPatch, share_memory: bool
 ) -> None:
     strategy = strategy_on(addresses, config=ParameterConfig(share_memory=share_memory))
@@ -329,7 +329,7 @@ def test_a_pull_goes_along_with_an_earlier_closures_commit_although_replies_are_
 
 
 @pytest.fixture(params=[True, False], ids=["shared memory", "tcp"])
-def rounding(
+def rounding_strategy(
     addresses: list[str], request: pytest.FixtureRequest
 ) -> Iterator[ParameterServerStrategy]:
     config = ParameterConfig(share_memory=request.param, chunk_bytes=1 << 20)
@@ -338,16 +338,16 @@ def rounding(
     strategy.parameters.close()
 
 
-def test_a_step_rounds_what_it_pulls_and_pushes_and_nothing_else(
-    rounding: ParameterServerStrategy,
+def test_bfloat16_step_rounds_only_pulled_rows_and_pushed_gradients(
+    rounding_strategy: ParameterServerStrategy,
 ) -> None:
-    with rounding.scope():
+    with rounding_strategy.scope():
         table, bias, steps = make_table(90_000, 16), *make_model()[1:]
         counts = Variable(np.arange(30) + (1 << 40), name="counts")
     bias.assign(np.array([1.001, -1 / 3, 1e-41, 1e30], np.float32))
     values, before, ids = table.numpy(), bias.numpy(), np.random.default_rng(0).permutation(90_000)
     for _ in range(2):
-        lookup, whole, same, large = rounding.parameters.fetch(
+        lookup, whole, same, large = rounding_strategy.parameters.fetch(
             [
                 Fetch(table.spec, ids[:80_000]),
                 Fetch(bias.spec),
@@ -361,7 +361,7 @@ def test_a_step_rounds_what_it_pulls_and_pushes_and_nothing_else(
         np.testing.assert_array_equal(large, rounded(values))
         gradient, other = np.sin(lookup.rows), np.cos(np.arange(4, dtype=np.float32))
         updates = [Update(table.spec, gradient, lookup), Update(bias.spec, other)]
-        rounding.parameters.apply(updates, SGD, iterations=steps.spec)
+        rounding_strategy.parameters.apply(updates, SGD, iterations=steps.spec)
         values[lookup.unique] -= rounded(gradient)
         before -= rounded(other)
         np.testing.assert_array_equal(table.numpy(), values)
@@ -372,12 +372,12 @@ def test_a_step_rounds_what_it_pulls_and_pushes_and_nothing_else(
     assert int(steps) == 2
 
 
-def test_a_rounded_step_whose_replies_are_lost_is_sent_again_and_made_once(
-    rounding: ParameterServerStrategy, monkeypatch: pytest.MonkeyPatch
+def test_bfloat16_step_with_lost_replies_is_retried_and_applied_once(
+    rounding_strategy: ParameterServerStrategy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with rounding.scope():
+    with rounding_strategy.scope():
         table = create_variable(initializers.zeros(), shape=(60_000, 16), name="table")
-    parameters, closures = rounding.parameters, Closures(rounding)
+    parameters, closures = rounding_strategy.parameters, Closures(rounding_strategy)
     ids, lost = np.arange(0, 60_000, 2), LostReplies(monkeypatch)
     gradient = np.random.default_rng(1).normal(size=(30_000, 16)).astype(np.float32)
     expected = np.zeros_like(gradient)

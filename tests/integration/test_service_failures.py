@@ -63,13 +63,15 @@ def assert_every_row_once(got: list[int]) -> None:
     assert sorted(got) == list(range(ROWS))
 
 
-def test_processes_deliver_every_row_once(cluster: ProcessCluster, dataset: ds.Dataset) -> None:
+def test_service_without_failures_delivers_every_row_once(
+    cluster: ProcessCluster, dataset: ds.Dataset
+) -> None:
     remote = dataset.distribute(DYNAMIC, cluster.target)
     assert_every_row_once([i for batch in remote for i in ids_of(batch)])
 
 
 @pytest.mark.parametrize("elements_before", [0, pytest.param(1, marks=pytest.mark.long), 100])
-def test_a_killed_worker_costs_no_row_and_little_time(
+def test_killed_worker_loses_no_row_and_little_time(
     cluster: ProcessCluster, dataset: ds.Dataset, elements_before: int
 ) -> None:
     got: list[int] = []
@@ -84,7 +86,7 @@ def test_a_killed_worker_costs_no_row_and_little_time(
     assert time.monotonic() - killed_s < AT_MOST_S
 
 
-def test_a_killed_worker_costs_no_row_of_what_its_windows_interleave_and_group(
+def test_killed_worker_loses_no_row_of_interleaved_and_bucketed_windows(
     cluster: ProcessCluster, tmp_path: pathlib.Path
 ) -> None:
     def slow(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -117,7 +119,7 @@ def test_a_killed_worker_costs_no_row_of_what_its_windows_interleave_and_group(
     assert_every_row_once(got)
 
 
-def test_what_cannot_be_replayed_is_not_run_again_for_a_killed_worker(
+def test_windows_that_cannot_be_replayed_are_counted_lost_not_recomputed(
     cluster: ProcessCluster, tmp_path: pathlib.Path
 ) -> None:
     seen = str(tmp_path / "seen")
@@ -162,7 +164,7 @@ def test_what_cannot_be_replayed_is_not_run_again_for_a_killed_worker(
     assert set(got) <= set(calls.tolist())
 
 
-def test_a_generator_that_cannot_be_replayed_ends_with_its_worker(cluster: ProcessCluster) -> None:
+def test_generator_that_cannot_be_replayed_ends_with_its_worker(cluster: ProcessCluster) -> None:
     def endless_enough() -> Iterator[dict[str, np.ndarray]]:
         for first in range(0, 1_000_000, 100):
             time.sleep(0.01)
@@ -185,7 +187,7 @@ def test_a_generator_that_cannot_be_replayed_ends_with_its_worker(cluster: Proce
     assert len(got) < 1_000_000
 
 
-def test_two_killed_workers_and_one_that_joins(
+def test_two_killed_workers_replaced_by_one_lose_no_row(
     cluster: ProcessCluster, dataset: ds.Dataset
 ) -> None:
     got: list[int] = []
@@ -200,7 +202,7 @@ def test_two_killed_workers_and_one_that_joins(
     assert_every_row_once(got)
 
 
-def test_a_frozen_worker_is_fenced_and_its_rows_come_from_another(
+def test_frozen_worker_is_fenced_and_its_rows_come_from_another(
     cluster: ProcessCluster, dataset: ds.Dataset
 ) -> None:
     got: list[int] = []
@@ -216,9 +218,7 @@ def test_a_frozen_worker_is_fenced_and_its_rows_come_from_another(
     assert_every_row_once(got)
 
 
-def test_a_worker_that_was_frozen_is_of_use_again(
-    cluster: ProcessCluster, dataset: ds.Dataset
-) -> None:
+def test_resumed_worker_serves_again(cluster: ProcessCluster, dataset: ds.Dataset) -> None:
     cluster.workers[0].suspend()
     remote = dataset.distribute(DYNAMIC, cluster.target)
     assert_every_row_once([i for batch in remote for i in ids_of(batch)])
@@ -227,7 +227,7 @@ def test_a_worker_that_was_frozen_is_of_use_again(
     assert_every_row_once([i for batch in remote for i in ids_of(batch)])
 
 
-def test_off_ends_although_a_worker_died(cluster: ProcessCluster) -> None:
+def test_off_policy_ends_although_a_worker_is_killed(cluster: ProcessCluster) -> None:
     remote = ds.Dataset.range(2_000).batch(10).distribute(OFF, cluster.target)
     got: list[int] = []
     with iter(remote) as iterator:
@@ -239,7 +239,7 @@ def test_off_ends_although_a_worker_died(cluster: ProcessCluster) -> None:
     assert len(got) <= 4_000
 
 
-def test_off_does_not_wait_for_a_worker_that_left(tmp_path: pathlib.Path) -> None:
+def test_off_policy_does_not_wait_for_a_stopped_worker(tmp_path: pathlib.Path) -> None:
     with process_cluster(tmp_path / "logs", workers=2) as cluster:
         remote = ds.Dataset.range(2_000).batch(10).distribute(OFF, cluster.target)
         with iter(remote) as iterator:
@@ -288,7 +288,7 @@ def lines_until_holding(process: subprocess.Popen[str]) -> list[int]:
     raise AssertionError(f"the reader ended early: {process.communicate()[1]}")
 
 
-def test_the_rows_of_a_killed_reader_go_to_another(
+def test_unreported_rows_of_killed_reader_go_to_another(
     cluster: ProcessCluster, dataset: ds.Dataset
 ) -> None:
     """Rows that the dead reader had reported do not come again; rows it had not reported do."""
@@ -324,7 +324,7 @@ def readers_of(cluster: ProcessCluster) -> list[dict[str, object]]:
     return [reader for iteration in iterations for reader in iteration["readers"]]
 
 
-def test_ctrl_c_ends_a_waiting_reader_at_once(tmp_path: pathlib.Path) -> None:
+def test_interrupt_ends_a_waiting_reader_at_once(tmp_path: pathlib.Path) -> None:
     with process_cluster(tmp_path / "logs", workers=0) as cluster:
         dataset_id = ds.register_dataset(cluster.target, ds.Dataset.range(10))
         reader = start_reader(cluster.target, dataset_id, 10)
@@ -339,7 +339,7 @@ def test_ctrl_c_ends_a_waiting_reader_at_once(tmp_path: pathlib.Path) -> None:
     assert reader.returncode != 0
 
 
-def test_a_reader_without_any_worker_ends_with_an_error(tmp_path: pathlib.Path) -> None:
+def test_reader_without_any_worker_is_unavailable_after_its_timeout(tmp_path: pathlib.Path) -> None:
     with process_cluster(tmp_path / "logs", workers=0) as cluster:
         remote = ds.Dataset.range(10).distribute(DYNAMIC, cluster.target, timeout_s=4.0)
         with pytest.raises(UnavailableError, match="no data worker is registered"):
@@ -347,7 +347,7 @@ def test_a_reader_without_any_worker_ends_with_an_error(tmp_path: pathlib.Path) 
 
 
 @pytest.mark.parametrize("policy", [DYNAMIC, ds.ShardingPolicy.OFF])
-def test_a_reader_that_can_reach_no_worker_ends_with_an_error(policy: ds.ShardingPolicy) -> None:
+def test_reader_that_can_reach_no_worker_names_its_address(policy: ds.ShardingPolicy) -> None:
     with ds.DispatchServer() as dispatcher:
         config = ds.WorkerConfig(dispatcher.target, worker_address=f"127.0.0.1:{free_port()}")
         with ds.WorkerServer(config) as worker:
@@ -361,7 +361,9 @@ def test_a_reader_that_can_reach_no_worker_ends_with_an_error(policy: ds.Shardin
             assert parse_target(worker.target) in str(told.value)
 
 
-def test_a_worker_stops_cleanly_on_sigterm(cluster: ProcessCluster, dataset: ds.Dataset) -> None:
+def test_worker_stopped_by_sigterm_loses_no_row(
+    cluster: ProcessCluster, dataset: ds.Dataset
+) -> None:
     got: list[int] = []
     with iter(dataset.distribute(DYNAMIC, cluster.target)) as iterator:
         for _ in range(20):
@@ -377,7 +379,7 @@ def test_a_worker_stops_cleanly_on_sigterm(cluster: ProcessCluster, dataset: ds.
     assert_every_row_once(got)
 
 
-def test_a_dispatcher_that_forgot_everything_is_an_error_not_a_hang(
+def test_dispatcher_restarted_without_journal_is_an_error_for_readers(
     tmp_path: pathlib.Path, dataset: ds.Dataset
 ) -> None:
     with process_cluster(tmp_path / "logs", workers=1) as cluster:
@@ -391,7 +393,7 @@ def test_a_dispatcher_that_forgot_everything_is_an_error_not_a_hang(
                     pass
 
 
-def test_a_dispatcher_with_a_journal_comes_back_unnoticed(
+def test_dispatcher_restarted_with_journal_loses_no_row(
     tmp_path: pathlib.Path, dataset: ds.Dataset
 ) -> None:
     arguments = ("--work-dir", str(tmp_path / "journal"), "--fault-tolerant")

@@ -51,14 +51,14 @@ def test_off_delivers_every_row_once_per_worker(service: LocalService) -> None:
     assert sorted(ids) == sorted(list(range(300)) * 2)
 
 
-def test_one_worker_keeps_the_order() -> None:
+def test_single_worker_keeps_the_order() -> None:
     with local_service(workers=1) as service:
         assert service.workers[0].target == f"grpc://{service.workers[0].address}"
         remote = ds.Dataset.range(10_000).batch(64).distribute(DYNAMIC, service.target)
         assert read_ids(remote) == list(range(10_000))
 
 
-def test_batches_have_their_size_except_one_rest_per_worker(service: LocalService) -> None:
+def test_batches_are_full_except_one_remainder_per_worker(service: LocalService) -> None:
     remote = ds.Dataset.range(10_000).batch(64).distribute(DYNAMIC, service.target)
     sizes = [batch.num_rows for batch in remote]
     assert sum(sizes) == 10_000
@@ -72,7 +72,7 @@ def test_drop_remainder_gives_full_batches_only_and_ends(service: LocalService) 
     assert 10_000 - 2 * 64 < sum(sizes) <= 10_000
 
 
-def test_an_empty_dataset_ends_at_once(service: LocalService) -> None:
+def test_empty_dataset_ends_at_once(service: LocalService) -> None:
     assert read_ids(ds.Dataset.range(0).distribute(DYNAMIC, service.target)) == []
     assert read_ids(ds.Dataset.range(0).distribute(OFF, service.target)) == []
     nothing = ds.Dataset.range(5_000).filter(ds.col("id") < 0).batch(8)
@@ -80,29 +80,27 @@ def test_an_empty_dataset_ends_at_once(service: LocalService) -> None:
 
 
 @pytest.mark.parametrize("compression", ["LZ4", "SNAPPY", "ZSTD", None])
-def test_compression_changes_nothing_but_bytes(
-    service: LocalService, compression: str | None
-) -> None:
+def test_compression_keeps_every_row(service: LocalService, compression: str | None) -> None:
     dataset = ds.Dataset.range(5_000).batch(500)
     remote = dataset.distribute(DYNAMIC, service.target, compression=compression)
     assert sorted(read_ids(remote)) == list(range(5_000))
 
 
-def test_every_iteration_is_an_epoch_of_its_own(service: LocalService) -> None:
+def test_each_iteration_is_reshuffled_and_complete(service: LocalService) -> None:
     remote = ds.Dataset.range(2_000).shuffle(200, seed=1).distribute(DYNAMIC, service.target)
     first, second = read_ids(remote), read_ids(remote)
     assert sorted(first) == sorted(second) == list(range(2_000))
     assert first != second
 
 
-def test_repeat_before_and_after_distribute(service: LocalService) -> None:
+def test_repeat_before_or_after_distribute_gives_every_pass(service: LocalService) -> None:
     before = ds.Dataset.range(700).repeat(3).batch(32).distribute(DYNAMIC, service.target)
     after = ds.Dataset.range(700).batch(32).distribute(DYNAMIC, service.target).repeat(3)
     for remote in (before, after):
         assert sorted(read_ids(remote)) == sorted(list(range(700)) * 3)
 
 
-def test_batches_are_repeated_pass_by_pass(service: LocalService) -> None:
+def test_repeated_batches_do_not_mix_passes(service: LocalService) -> None:
     dataset = ds.Dataset.range(4).batch(7).repeat(30)
     for ordered in (False, True):
         batches = [
@@ -113,21 +111,21 @@ def test_batches_are_repeated_pass_by_pass(service: LocalService) -> None:
         assert all(len(ids) == len(set(ids)) for ids in batches)
 
 
-def test_an_endless_dataset_can_be_left(service: LocalService) -> None:
+def test_iterator_of_endless_dataset_can_be_closed(service: LocalService) -> None:
     remote = ds.Dataset.range(100).repeat().batch(10).distribute(DYNAMIC, service.target)
     with iter(remote) as iterator:
         rows = [next(iterator).num_rows for _ in range(100)]
     assert rows == [10] * 100
 
 
-def test_operators_after_distribute_run_here(service: LocalService) -> None:
+def test_operators_after_distribute_run_in_the_reader(service: LocalService) -> None:
     remote = ds.Dataset.range(1_000).distribute(DYNAMIC, service.target)
     local = remote.map(lambda batch: {"id": -batch["id"]}).batch(100).prefetch(2)
     assert sorted(read_ids(local)) == list(range(-999, 1))
 
 
 @pytest.mark.parametrize(("policy", "copies"), [(DYNAMIC, 1), (ds.ShardingPolicy.OFF, 2)])
-def test_readers_learn_where_the_time_of_the_workers_goes(
+def test_iterator_stats_hold_operator_times_of_workers(
     service: LocalService, policy: ds.ShardingPolicy, copies: int
 ) -> None:
     def slow(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -166,7 +164,7 @@ def test_readers_of_one_job_share_its_rows(service: LocalService) -> None:
     assert sorted(i for ids in got.values() for i in ids) == list(range(50_000))
 
 
-def test_readers_of_one_job_share_the_pass_of_each_worker_under_off(service: LocalService) -> None:
+def test_readers_of_one_off_job_share_the_pass_of_each_worker(service: LocalService) -> None:
     dataset_id = ds.register_dataset(service.target, ds.Dataset.range(5_000).batch(10))
     remotes = [
         ds.from_dataset_id(OFF, service.target, dataset_id, job_name="shared-off") for _ in range(2)
@@ -184,7 +182,7 @@ def test_readers_of_one_job_share_the_pass_of_each_worker_under_off(service: Loc
     assert sorted(got[0] + got[1]) == sorted(list(range(5_000)) * 2)
 
 
-def test_threads_may_share_one_iterator(service: LocalService) -> None:
+def test_threads_sharing_an_iterator_get_every_row_once(service: LocalService) -> None:
     remote = ds.Dataset.range(20_000).batch(50).distribute(DYNAMIC, service.target)
     got: list[int] = []
     with iter(remote) as iterator:
@@ -202,7 +200,7 @@ def test_threads_may_share_one_iterator(service: LocalService) -> None:
     assert sorted(got) == list(range(20_000))
 
 
-def test_a_reader_that_closes_leaves_the_rest_to_the_others(service: LocalService) -> None:
+def test_closed_reader_leaves_the_rest_to_the_others(service: LocalService) -> None:
     dataset_id = ds.register_dataset(service.target, ds.Dataset.range(30_000).batch(100))
     first, second = (
         ds.from_dataset_id(DYNAMIC, service.target, dataset_id, job_name="left") for _ in range(2)
@@ -217,7 +215,7 @@ def test_a_reader_that_closes_leaves_the_rest_to_the_others(service: LocalServic
     assert sorted(got) == list(range(30_000))
 
 
-def test_a_forgotten_iterator_leaves_the_rest_to_the_others(service: LocalService) -> None:
+def test_garbage_collected_iterator_leaves_the_rest_to_the_others(service: LocalService) -> None:
     dataset_id = ds.register_dataset(service.target, ds.Dataset.range(30_000).batch(100))
     remote = ds.from_dataset_id(DYNAMIC, service.target, dataset_id, job_name="forgotten")
     iterator = iter(remote)
@@ -229,7 +227,7 @@ def test_a_forgotten_iterator_leaves_the_rest_to_the_others(service: LocalServic
     assert sorted(got) == list(range(30_000))
 
 
-def test_a_worker_that_joins_midway_takes_part(tmp_path: pathlib.Path) -> None:
+def test_worker_that_joins_midway_delivers_rows(tmp_path: pathlib.Path) -> None:
     gate = str(tmp_path / "gate")
 
     def slow(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -267,7 +265,7 @@ def test_readers_wait_for_the_first_worker() -> None:
         assert sorted(got) == list(range(100))
 
 
-def test_the_end_waits_for_no_heartbeat(
+def test_end_of_data_does_not_wait_for_a_heartbeat(
     service: LocalService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
@@ -285,7 +283,7 @@ def test_the_end_waits_for_no_heartbeat(
             assert time.monotonic() - last_s < 30
 
 
-def test_the_end_stays_the_end(service: LocalService) -> None:
+def test_exhausted_iterator_stays_exhausted(service: LocalService) -> None:
     with iter(ds.Dataset.range(10).distribute(DYNAMIC, service.target)) as iterator:
         assert sum(batch.num_rows for batch in iterator) == 10
         for _ in range(3):
@@ -297,7 +295,7 @@ def test_the_end_stays_the_end(service: LocalService) -> None:
     ("policy", "job_name"),
     [(DYNAMIC, None), (DYNAMIC, "let go"), (OFF, None), (DYNAMIC, "numbered")],
 )
-def test_the_end_lets_the_reader_go_and_keeps_its_position(
+def test_exhausted_iterator_releases_its_reader_and_keeps_its_position(
     policy: ds.ShardingPolicy, job_name: str | None
 ) -> None:
     with local_service(workers=2) as service:
@@ -334,7 +332,7 @@ def readers_of(service: LocalService) -> list[object]:
     return [reader for job in jobs for i in job["iterations"] for reader in i["readers"]]
 
 
-def test_an_iterator_counts_what_it_read_and_how_long_it_waited(service: LocalService) -> None:
+def test_iterator_stats_count_rows_bytes_and_waits(service: LocalService) -> None:
     remote = ds.Dataset.range(1_000).batch(10).distribute(DYNAMIC, service.target)
     with iter(remote) as iterator:
         assert sum(batch.num_rows for batch in iterator) == 1_000
@@ -345,7 +343,7 @@ def test_an_iterator_counts_what_it_read_and_how_long_it_waited(service: LocalSe
     assert 0 < stats["wait_share"] <= 1
 
 
-def test_few_outstanding_elements_still_give_all(service: LocalService) -> None:
+def test_one_outstanding_request_still_gives_every_row(service: LocalService) -> None:
     remote = (
         ds.Dataset.range(1_000)
         .batch(10)
@@ -354,7 +352,7 @@ def test_few_outstanding_elements_still_give_all(service: LocalService) -> None:
     assert sorted(read_ids(remote)) == list(range(1_000))
 
 
-def test_stopping_a_worker_leaves_no_thread_and_no_port() -> None:
+def test_stopped_service_leaves_no_thread_and_no_port() -> None:
     before = {thread.name for thread in threading.enumerate()}
     with local_service(workers=1) as service:
         iterator = iter(ds.Dataset.range(10**7).batch(10).distribute(DYNAMIC, service.target))
@@ -372,7 +370,7 @@ def test_stopping_a_worker_leaves_no_thread_and_no_port() -> None:
     wait_until(lambda: not ours(), "the end of all threads")
 
 
-def test_a_dataset_is_tried_as_often_as_its_schema_is_needed(service: LocalService) -> None:
+def test_function_is_tried_once_per_registration(service: LocalService) -> None:
     calls: list[int] = []
 
     def noted(c: dict[str, Any]) -> Any:

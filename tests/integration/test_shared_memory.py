@@ -86,7 +86,7 @@ def test_messages_come_back_unchanged(server: LocalServer, header: bytes, size: 
             assert body is None or answer.body == pa.py_buffer(body)
 
 
-def test_a_body_larger_than_everything_that_may_be_lent(server: LocalServer) -> None:
+def test_body_larger_than_the_pool_comes_back_unchanged(server: LocalServer) -> None:
     body = np.random.default_rng(1).bytes(POOL_BYTES + MIB)
     with open_to(server.address, "echo") as exchange:
         for _ in range(2):
@@ -94,7 +94,7 @@ def test_a_body_larger_than_everything_that_may_be_lent(server: LocalServer) -> 
             assert answer.body == pa.py_buffer(body)
 
 
-def test_who_keeps_everything_gets_everything(server: LocalServer) -> None:
+def test_receiver_that_keeps_all_bodies_gets_them_all(server: LocalServer) -> None:
     """Bodies beyond what may be lent are copied, so that the sender is never starved."""
     size, n = MIB, 2 * POOL_BYTES // MIB
     with open_to(server.address, "count", n=n, size=size) as exchange:
@@ -110,7 +110,7 @@ def test_who_keeps_everything_gets_everything(server: LocalServer) -> None:
         assert np.frombuffer(message.body, np.uint8).max() == index % 251
 
 
-def test_segments_are_used_again_once_nobody_looks_at_them(server: LocalServer) -> None:
+def test_released_segments_are_reused(server: LocalServer) -> None:
     with open_to(server.address, "echo") as exchange:
         body = bytes(MIB)
         for _ in range(100):
@@ -125,14 +125,14 @@ def test_segments_are_used_again_once_nobody_looks_at_them(server: LocalServer) 
         assert exchange._connection._pool.total_bytes <= 4 * MIB
 
 
-def test_many_small_messages_that_are_kept(server: LocalServer) -> None:
+def test_many_kept_small_messages_all_arrive(server: LocalServer) -> None:
     n = 3_000
     with open_to(server.address, "count", n=n, size=20_000) as exchange:
         kept = [exchange.recv(TIMEOUT_S) for _ in range(n)]
     assert [int(message.header) for message in kept if message] == list(range(n))
 
 
-def test_requests_of_many_threads_and_exchanges(server: LocalServer) -> None:
+def test_concurrent_exchanges_and_threads_get_their_own_replies(server: LocalServer) -> None:
     def converse(number: int) -> int:
         turns = threading.Lock()
         with open_to(server.address, "echo") as exchange, ThreadPoolExecutor(4) as pool:
@@ -168,7 +168,7 @@ def test_one_thread_sends_while_another_receives(server: LocalServer) -> None:
 
 
 @pytest.mark.parametrize("attempt", range(5))
-def test_nothing_is_lost_when_the_server_ends_at_once(server: LocalServer, attempt: int) -> None:
+def test_messages_of_server_that_ends_at_once_all_arrive(server: LocalServer, attempt: int) -> None:
     with open_to(server.address, "count", n=20, size=100_000) as exchange:
         exchange.send(b"unread", bytes(attempt))
         assert sum(exchange.recv(TIMEOUT_S) is not None for _ in range(20)) == 20
@@ -176,12 +176,12 @@ def test_nothing_is_lost_when_the_server_ends_at_once(server: LocalServer, attem
         assert exchange.recv(TIMEOUT_S) is None
 
 
-def test_a_wrong_token_is_refused(server: LocalServer) -> None:
+def test_wrong_token_is_refused(server: LocalServer) -> None:
     with pytest.raises(UnauthenticatedError, match="token"):
         open_to(server.address, "echo", token="guess")
 
 
-def test_a_client_that_says_nothing_in_order_is_refused(server: LocalServer) -> None:
+def test_client_of_another_protocol_is_disconnected(server: LocalServer) -> None:
     sock = dial(server.address)
     with sock:
         sock.setblocking(True)
@@ -190,7 +190,7 @@ def test_a_client_that_says_nothing_in_order_is_refused(server: LocalServer) -> 
         assert sock.recv(1_000) == b""
 
 
-def test_another_user_is_refused_on_both_sides(
+def test_peer_of_another_user_is_refused_on_both_sides(
     server: LocalServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in (local_address, local_server):
@@ -204,18 +204,18 @@ def test_another_user_is_refused_on_both_sides(
         assert sock.recv(10) == b""
 
 
-def test_where_nobody_listens(server: LocalServer) -> None:
+def test_dialling_a_stopped_server_is_not_local(server: LocalServer) -> None:
     server.stop()
     with pytest.raises(NotLocalError, match="no server"):
         dial(server.address)
 
 
-def test_an_address_is_taken_once(server: LocalServer) -> None:
+def test_address_in_use_is_refused(server: LocalServer) -> None:
     with pytest.raises(NotLocalError, match="announces"):
         LocalServer(server.address, token=TOKEN, exchanges=EXCHANGES).start()
 
 
-def test_a_platform_without_memfd(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_platform_without_memfd_is_unsupported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "memfd_create")
     assert not is_supported()
     with pytest.raises(NotLocalError, match="memfd"):
@@ -224,7 +224,7 @@ def test_a_platform_without_memfd(monkeypatch: pytest.MonkeyPatch) -> None:
         LocalServer("127.0.0.1:1", token=TOKEN, exchanges={}).start()
 
 
-def test_unknown_names_and_errors_of_handlers(
+def test_unknown_exchange_and_handler_errors_are_raised(
     server: LocalServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     with pytest.raises(NotFoundError, match="'count', 'echo'"), open_to(server.address, "x") as x:
@@ -241,20 +241,20 @@ def test_unknown_names_and_errors_of_handlers(
     assert "division by nothing" in caplog.text
 
 
-def test_sending_to_a_failed_handler_raises_its_error(server: LocalServer) -> None:
+def test_sending_to_failed_handler_raises_its_error(server: LocalServer) -> None:
     failing = open_to(server.address, "fail", how="user", after_message=True)
     with failing, pytest.raises(UserFunctionError):
         send_for(TIMEOUT_S, failing, bytes(30_000))
 
 
-def test_a_message_needs_something(server: LocalServer) -> None:
+def test_message_without_header_and_body_is_refused(server: LocalServer) -> None:
     with open_to(server.address, "echo") as exchange:
         with pytest.raises(InvalidArgumentError, match="neither"):
             exchange.send(b"")
         assert answer_to(exchange, b"still open", timeout_s=TIMEOUT_S).header == b"still open"
 
 
-def test_recv_ends_at_its_timeout_and_so_does_the_exchange(server: LocalServer) -> None:
+def test_recv_timeout_ends_the_exchange(server: LocalServer) -> None:
     with open_to(server.address, "echo") as exchange:
         began_s = time.monotonic()
         for _ in range(2):
@@ -263,7 +263,7 @@ def test_recv_ends_at_its_timeout_and_so_does_the_exchange(server: LocalServer) 
         assert 0.15 < time.monotonic() - began_s < AT_MOST_S
 
 
-def test_send_ends_at_its_timeout_when_nobody_reads(server: LocalServer) -> None:
+def test_send_times_out_when_peer_does_not_read(server: LocalServer) -> None:
     SEEN_CANCELLED.clear()
     with open_to(server.address, "wait") as exchange, pytest.raises(DeadlineExceededError):
         send_for(TIMEOUT_S, exchange, bytes(MIB), timeout_s=0.3)
@@ -283,7 +283,7 @@ def test_ending_from_another_thread_unblocks_recv(server: LocalServer, end: str)
     exchange.close()
 
 
-def test_what_could_not_be_sent_is_not_kept_with_the_error(server: LocalServer) -> None:
+def test_unsent_bodies_are_freed_after_the_error(server: LocalServer) -> None:
     gc.disable()
     try:
         with open_to(server.address, "endless") as exchange:
@@ -308,7 +308,7 @@ def test_stop_ends_open_exchanges(server: LocalServer) -> None:
         exchange.close()
 
 
-def test_a_stop_does_not_wait_for_the_listener_to_look_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stop_does_not_wait_for_the_listeners_next_check(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection_server, "_RECHECK_S", 2 * AT_MOST_S)
     server = LocalServer(new_address(), token=TOKEN, exchanges=EXCHANGES).start()
     open_to(server.address, "echo").close()
@@ -317,7 +317,7 @@ def test_a_stop_does_not_wait_for_the_listener_to_look_up(monkeypatch: pytest.Mo
     assert time.monotonic() - began_s < AT_MOST_S
 
 
-def test_nothing_is_left_behind_by_many_exchanges(server: LocalServer) -> None:
+def test_many_exchanges_leak_no_file_descriptors_or_threads(server: LocalServer) -> None:
     def left() -> tuple[int, int]:
         gc.collect()
         return len(os.listdir("/proc/self/fd")), threading.active_count()
@@ -359,7 +359,7 @@ def peer() -> Iterator[tuple[subprocess.Popen[str], str]]:
         process.kill()
 
 
-def test_a_killed_peer_is_unavailable_at_once_and_what_came_stays(
+def test_killed_peer_is_unavailable_at_once_and_received_bodies_stay_valid(
     peer: tuple[subprocess.Popen[str], str],
 ) -> None:
     process, address = peer
@@ -374,7 +374,9 @@ def test_a_killed_peer_is_unavailable_at_once_and_what_came_stays(
     assert values == list(range(10))
 
 
-def test_a_frozen_peer_is_a_deadline(peer: tuple[subprocess.Popen[str], str]) -> None:
+def test_calls_to_frozen_peer_end_at_their_deadline(
+    peer: tuple[subprocess.Popen[str], str],
+) -> None:
     process, address = peer
     with open_to(address, "echo") as exchange:
         process.send_signal(signal.SIGSTOP)

@@ -49,7 +49,7 @@ def status_text(cluster: ProcessCluster) -> str:
 
 @pytest.mark.parametrize("policy", [ds.ShardingPolicy.DYNAMIC, ds.ShardingPolicy.OFF])
 @pytest.mark.parametrize("batch", [None, 64])
-def test_rows_that_a_function_fails_on(
+def test_rows_that_a_function_fails_on_are_skipped_and_counted(
     cluster: ProcessCluster,
     policy: ds.ShardingPolicy,
     batch: int | None,
@@ -68,7 +68,7 @@ def test_rows_that_a_function_fails_on(
     assert f"job {name}, epoch 0 leaves out {20 * times} rows" in status_text(cluster)
 
 
-def test_without_skip_the_function_is_an_error(cluster: ProcessCluster) -> None:
+def test_function_error_is_raised_without_skip(cluster: ProcessCluster) -> None:
     mapped = ds.Dataset.range(20_000).map(fail_on_sevens, schema=SCHEMA)
     with pytest.raises(UserFunctionError, match="unlucky"):
         read(mapped.distribute(ds.ShardingPolicy.DYNAMIC, cluster.target))
@@ -83,7 +83,7 @@ def damage(folder: pathlib.Path) -> None:
 
 @pytest.mark.parametrize("policy", [ds.ShardingPolicy.DYNAMIC, ds.ShardingPolicy.OFF])
 @pytest.mark.parametrize("planned_before", [False, True])
-def test_files_that_cannot_be_read(
+def test_unreadable_files_are_skipped_and_counted(
     cluster: ProcessCluster,
     tmp_path: pathlib.Path,
     policy: ds.ShardingPolicy,
@@ -110,7 +110,7 @@ def test_files_that_cannot_be_read(
     assert skipped["splits"] == 3 * times
 
 
-def test_files_that_vanish_between_planning_and_reading(
+def test_files_deleted_after_planning_are_skipped_and_counted(
     cluster: ProcessCluster, tmp_path: pathlib.Path
 ) -> None:
     write_numbers(tmp_path, files=40, rows_per_file=4_000)

@@ -92,7 +92,9 @@ def assert_every_row_once(dataset: ds.Dataset, rows: int = ROWS) -> None:
     assert sorted(got) == list(range(rows))
 
 
-def test_save_and_load(service: LocalService, tmp_path: pathlib.Path) -> None:
+def test_saved_dataset_loads_with_the_same_batches(
+    service: LocalService, tmp_path: pathlib.Path
+) -> None:
     path = tmp_path / "s"
     dataset = ds.Dataset.range(10_000).shuffle(1_000, seed=3).batch(64)
     snapshot = ds.save(dataset, str(path), service.target, compression="LZ4")
@@ -112,7 +114,9 @@ def test_save_and_load(service: LocalService, tmp_path: pathlib.Path) -> None:
         ds.save(dataset, str(path), service.target)
 
 
-def test_passes_and_remainders_are_kept(service: LocalService, tmp_path: pathlib.Path) -> None:
+def test_saved_repeats_are_reshuffled_and_keep_remainders(
+    service: LocalService, tmp_path: pathlib.Path
+) -> None:
     dataset = ds.Dataset.range(100).shuffle(100).repeat(3).batch(8, drop_remainder=True)
     end = ds.save(dataset, f"file://{tmp_path}/s", service.target, "ZSTD").wait(DEADLINE_S)
     assert (end.rows, end.more_rounds) == (300, False)
@@ -124,7 +128,7 @@ def test_passes_and_remainders_are_kept(service: LocalService, tmp_path: pathlib
     assert rows[:100] != rows[100:200], "every pass is shuffled anew"
 
 
-def test_a_plan_that_cannot_be_divided_is_saved_as_a_whole(
+def test_plan_that_cannot_be_split_is_saved_as_a_whole(
     service: LocalService, tmp_path: pathlib.Path
 ) -> None:
     dataset = ds.Dataset.range(1_000).enumerate("n").batch(7).filter(ds.col("id") % 10 != 3)
@@ -134,7 +138,7 @@ def test_a_plan_that_cannot_be_divided_is_saved_as_a_whole(
     assert loaded.cardinality() == 143
 
 
-def test_an_empty_dataset(service: LocalService, tmp_path: pathlib.Path) -> None:
+def test_empty_dataset_is_saved_and_loaded(service: LocalService, tmp_path: pathlib.Path) -> None:
     empty = ds.Dataset.range(10).filter(ds.col("id") > 99)
     for number, dataset in enumerate((empty, ds.Dataset.range(0), ds.Dataset.range(5).repeat(0))):
         path = str(tmp_path / f"{number}")
@@ -142,9 +146,7 @@ def test_an_empty_dataset(service: LocalService, tmp_path: pathlib.Path) -> None
         assert ds.Dataset.load(path).to_table().num_rows == 0
 
 
-def test_killed_workers_and_a_killed_dispatcher_cost_no_row(
-    tmp_path: pathlib.Path, gates: Gates
-) -> None:
+def test_killed_workers_and_dispatcher_lose_no_row(tmp_path: pathlib.Path, gates: Gates) -> None:
     arguments = (
         *("--worker-timeout-ms", "1500", "--fault-tolerant"),
         *("--work-dir", str(tmp_path / "journal")),
@@ -174,7 +176,7 @@ def test_killed_workers_and_a_killed_dispatcher_cost_no_row(
     assert not any(name.startswith("uncommitted") for name in os.listdir(path))
 
 
-def test_a_frozen_worker_that_comes_back_does_no_harm(tmp_path: pathlib.Path, gates: Gates) -> None:
+def test_resumed_worker_does_not_damage_the_snapshot(tmp_path: pathlib.Path, gates: Gates) -> None:
     path = str(tmp_path / "s")
     arguments = ("--worker-timeout-ms", "1500")
     with process_cluster(tmp_path / "logs", workers=2, dispatcher_args=arguments) as cluster:
@@ -190,7 +192,9 @@ def test_a_frozen_worker_that_comes_back_does_no_harm(tmp_path: pathlib.Path, ga
         assert read_ids(ds.Dataset.load(path)) == list(range(ROWS))
 
 
-def test_the_whole_plan_is_taken_over(tmp_path: pathlib.Path, gates: Gates) -> None:
+def test_unsplittable_plan_of_killed_worker_is_saved_by_another(
+    tmp_path: pathlib.Path, gates: Gates
+) -> None:
     path = str(tmp_path / "s")
     arguments = ("--worker-timeout-ms", "1500")
     with process_cluster(tmp_path / "logs", workers=1, dispatcher_args=arguments) as cluster:
@@ -206,7 +210,9 @@ def test_the_whole_plan_is_taken_over(tmp_path: pathlib.Path, gates: Gates) -> N
     assert loaded["id"].to_pylist() == list(range(ROWS))
 
 
-def test_a_failing_function_ends_it_for_all(service: LocalService, tmp_path: pathlib.Path) -> None:
+def test_function_error_fails_the_snapshot_for_writers_and_readers(
+    service: LocalService, tmp_path: pathlib.Path
+) -> None:
     def fail(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         if (columns["id"] == 777).any():
             raise RuntimeError("row 777 is bad")
@@ -228,7 +234,9 @@ def test_a_failing_function_ends_it_for_all(service: LocalService, tmp_path: pat
         ds.save(dataset, path, service.target)
 
 
-def test_a_folder_that_cannot_be_written(service: LocalService, tmp_path: pathlib.Path) -> None:
+def test_unwritable_folder_fails_the_snapshot(
+    service: LocalService, tmp_path: pathlib.Path
+) -> None:
     (tmp_path / "s").mkdir()
     (tmp_path / "s" / "chunks").write_text("in the way")
     snapshot = ds.save(ds.Dataset.range(100), str(tmp_path / "s"), service.target)
@@ -238,7 +246,7 @@ def test_a_folder_that_cannot_be_written(service: LocalService, tmp_path: pathli
         ds.Dataset.load(str(tmp_path / "s"), wait=True, timeout_s=DEADLINE_S)
 
 
-def test_loading_while_it_is_written_from_another_process(
+def test_load_with_wait_in_another_process_gets_all_rows(
     tmp_path: pathlib.Path, gates: Gates
 ) -> None:
     path = str(tmp_path / "s")
@@ -259,7 +267,7 @@ def test_loading_while_it_is_written_from_another_process(
     assert int(output) == ROWS
 
 
-def test_a_snapshot_that_is_cancelled(
+def test_cancelled_snapshot_is_an_error_for_writers_and_readers(
     service: LocalService, tmp_path: pathlib.Path, gates: Gates
 ) -> None:
     snapshot = ds.save(gates.dataset(), str(tmp_path / "s"), service.target)
@@ -274,7 +282,9 @@ def test_a_snapshot_that_is_cancelled(
     snapshot.cancel()
 
 
-def test_a_worker_writes_few_snapshots_at_once(tmp_path: pathlib.Path, gates: Gates) -> None:
+def test_worker_writes_at_most_its_limit_of_snapshots_at_once(
+    tmp_path: pathlib.Path, gates: Gates
+) -> None:
     config = ds.DispatcherConfig(worker_max_concurrent_snapshots=1)
     with local_service(workers=1, config=config) as service:
         first, second = (
@@ -287,7 +297,9 @@ def test_a_worker_writes_few_snapshots_at_once(tmp_path: pathlib.Path, gates: Ga
         assert first.wait(DEADLINE_S).rows == second.wait(DEADLINE_S).rows == ROWS
 
 
-def test_what_cannot_be_saved(service: LocalService, tmp_path: pathlib.Path) -> None:
+def test_infinite_dataset_bad_path_or_foreign_folder_is_refused(
+    service: LocalService, tmp_path: pathlib.Path
+) -> None:
     path = str(tmp_path / "s")
     numbers = ds.Dataset.range(5)
     with pytest.raises(InvalidArgumentError, match="infinite dataset is not allowed"):
@@ -310,7 +322,7 @@ def test_what_cannot_be_saved(service: LocalService, tmp_path: pathlib.Path) -> 
         ds.save(numbers, str(tmp_path / "t"), service.target)
 
 
-def test_waiting_for_a_snapshot_that_does_not_move(tmp_path: pathlib.Path) -> None:
+def test_waiting_for_a_snapshot_without_progress_times_out(tmp_path: pathlib.Path) -> None:
     with pytest.raises(DeadlineExceededError, match="nothing has been written yet"):
         ds.Dataset.load(str(tmp_path / "t"), wait=True, timeout_s=0.1)
     with local_service(workers=0) as service:
@@ -323,7 +335,7 @@ def test_waiting_for_a_snapshot_that_does_not_move(tmp_path: pathlib.Path) -> No
         ds.Dataset.load(str(tmp_path / "u"), wait=True, timeout_s=0.1)
 
 
-def test_files_are_dealt_out_to_static_workers(tmp_path: pathlib.Path) -> None:
+def test_snapshot_files_are_sharded_over_static_workers(tmp_path: pathlib.Path) -> None:
     path = str(tmp_path / "s")
     config = ds.DispatcherConfig(worker_addresses=["127.0.0.1:%port%", "127.0.0.1:%port%"])
     with local_service(workers=2, config=config) as service:
@@ -331,7 +343,7 @@ def test_files_are_dealt_out_to_static_workers(tmp_path: pathlib.Path) -> None:
         assert_every_row_once(ds.Dataset.load(path).distribute(FILE, service.target), 3_000)
 
 
-def test_the_command_line_shows_and_ends_snapshots(tmp_path: pathlib.Path, gates: Gates) -> None:
+def test_command_line_lists_and_cancels_snapshots(tmp_path: pathlib.Path, gates: Gates) -> None:
     def command(*words: str) -> str:
         program = [sys.executable, "-m", "dataservice", "--log-level", "error", *words]
         return subprocess.run(program, capture_output=True, text=True, check=True).stdout
@@ -366,7 +378,7 @@ def test_the_command_line_shows_and_ends_snapshots(tmp_path: pathlib.Path, gates
         gates.open(1, 2, 3)
 
 
-_FREEZES_BEFORE_IT_SAYS_WHAT_IS_SAVED = """
+_FREEZE_BEFORE_METADATA_COMMIT = """
 import os, signal, sys
 from dataservice.dataset.atomic_folder import AtomicFolder
 from dataservice.dataset.snapshot_folder import SnapshotFolder
@@ -390,12 +402,12 @@ def metadata_of(snapshot_id: str) -> Metadata:
     return Metadata(snapshot_id=snapshot_id, schema=SCHEMA, fingerprint="f", cardinality=-2)
 
 
-def test_who_was_frozen_before_it_said_what_is_saved_does_not_take_the_folder_of_another(
+def test_writer_frozen_before_its_metadata_does_not_take_anothers_folder(
     tmp_path: pathlib.Path,
 ) -> None:
     """Meanwhile its snapshot was cancelled, its folder deleted, and another saved in its place."""
     path = str(tmp_path / "s")
-    program = (sys.executable, "-c", _FREEZES_BEFORE_IT_SAYS_WHAT_IS_SAVED, path)
+    program = (sys.executable, "-c", _FREEZE_BEFORE_METADATA_COMMIT, path)
     with subprocess.Popen(program, stdout=subprocess.PIPE, text=True) as zombie:
         try:
             assert os.WIFSTOPPED(os.waitpid(zombie.pid, os.WUNTRACED)[1])

@@ -30,7 +30,7 @@ LIST = ("127.0.0.1:%port%",) * 3
 
 
 @contextmanager
-def listed(
+def service_with_worker_list(
     *, workers: int = 3, addresses: tuple[str, ...] = LIST, **settings: object
 ) -> Iterator[LocalService]:
     """Runs a dispatcher with a list of workers, and ``workers`` of these."""
@@ -41,7 +41,7 @@ def listed(
 
 @pytest.fixture(scope="module")
 def service() -> Iterator[LocalService]:
-    with listed() as running:
+    with service_with_worker_list() as running:
         yield running
 
 
@@ -51,7 +51,7 @@ def lost_quickly() -> dict[str, object]:
 
 @pytest.mark.parametrize("files", [3, 7])
 @pytest.mark.parametrize("policy", [FILE, FILE_OR_DATA])
-def test_every_row_of_the_files_comes_once(
+def test_every_row_of_the_files_is_read_once(
     service: LocalService, tmp_path: pathlib.Path, policy: ds.ShardingPolicy, files: int
 ) -> None:
     paths = write_numbers(tmp_path, files=files, rows_per_file=500)
@@ -61,7 +61,9 @@ def test_every_row_of_the_files_comes_once(
         assert sorted(read_ids(remote)) == list(range(files * 500))
 
 
-def test_files_of_a_concatenation(service: LocalService, tmp_path: pathlib.Path) -> None:
+def test_files_of_a_concatenation_are_sharded(
+    service: LocalService, tmp_path: pathlib.Path
+) -> None:
     folders = [tmp_path / name for name in ("a", "b")]
     parts = []
     for folder, files in zip(folders, (3, 4), strict=True):
@@ -72,7 +74,9 @@ def test_files_of_a_concatenation(service: LocalService, tmp_path: pathlib.Path)
 
 
 @pytest.mark.parametrize("policy", [DATA, FILE_OR_DATA])
-def test_elements_are_dealt_out(service: LocalService, policy: ds.ShardingPolicy) -> None:
+def test_elements_are_sharded_over_workers(
+    service: LocalService, policy: ds.ShardingPolicy
+) -> None:
     rows = ds.Dataset.range(1_000).distribute(policy, service.target)
     assert sorted(read_ids(rows)) == list(range(1_000))
     batches = ds.Dataset.range(100).batch(7).prefetch(2).distribute(policy, service.target)
@@ -80,14 +84,14 @@ def test_elements_are_dealt_out(service: LocalService, policy: ds.ShardingPolicy
     assert got == [list(range(i, min(i + 7, 100))) for i in range(0, 100, 7)]
 
 
-def test_hints_are_filled_in(service: LocalService) -> None:
+def test_shard_hint_is_filled_in_per_worker(service: LocalService) -> None:
     dataset = ds.Dataset.range(100).shard(ds.SHARD_HINT, 0).batch(10)
     assert sorted(read_ids(dataset.distribute(HINT, service.target))) == list(range(100))
     whole = ds.Dataset.range(10).distribute(HINT, service.target)
     assert sorted(read_ids(whole)) == sorted([*range(10)] * 3), "no hint: as written, three times"
 
 
-def test_readers_of_a_job_share_the_shares(service: LocalService) -> None:
+def test_readers_of_a_job_divide_its_elements(service: LocalService) -> None:
     dataset_id = ds.register_dataset(service.target, ds.Dataset.range(3_000).batch(10))
     got: list[list[int]] = [[], []]
 
@@ -103,7 +107,7 @@ def test_readers_of_a_job_share_the_shares(service: LocalService) -> None:
     assert sorted(got[0] + got[1]) == list(range(3_000))
 
 
-def test_a_reader_that_stands_still_keeps_no_other_from_the_end(service: LocalService) -> None:
+def test_stalled_reader_does_not_keep_another_from_the_end(service: LocalService) -> None:
     dataset_id = ds.register_dataset(service.target, ds.Dataset.range(6_000).batch(10))
     remote = ds.from_dataset_id(
         DATA, service.target, dataset_id, job_name="still", max_outstanding_requests=2
@@ -115,7 +119,7 @@ def test_a_reader_that_stands_still_keeps_no_other_from_the_end(service: LocalSe
     assert sorted(first + other + rest) == list(range(6_000))
 
 
-def test_a_cut_connection_costs_and_repeats_nothing(service: LocalService) -> None:
+def test_severed_connections_lose_and_repeat_no_row(service: LocalService) -> None:
     remote = ds.Dataset.range(9_000).batch(10).distribute(DATA, service.target)
     got: list[int] = []
     with iter(remote) as iterator:
@@ -128,7 +132,9 @@ def test_a_cut_connection_costs_and_repeats_nothing(service: LocalService) -> No
     assert sorted(got) == list(range(9_000))
 
 
-def test_errors_of_plans_come_before_reading(service: LocalService) -> None:
+def test_unshardable_source_or_misplaced_hint_is_refused_before_reading(
+    service: LocalService,
+) -> None:
     with pytest.raises(NotFoundError, match="Found an unshardable source dataset: range"):
         ds.Dataset.range(5).distribute(FILE, service.target)
     hinted = ds.Dataset.range(5).shard(ds.SHARD_HINT, 0)
@@ -141,7 +147,7 @@ def test_errors_of_plans_come_before_reading(service: LocalService) -> None:
 
 
 @pytest.mark.parametrize("policy", [FILE, FILE_OR_DATA])
-def test_fewer_files_than_workers(
+def test_fewer_files_than_workers_are_refused(
     service: LocalService, tmp_path: pathlib.Path, policy: ds.ShardingPolicy
 ) -> None:
     paths = write_numbers(tmp_path, files=2, rows_per_file=10)
@@ -150,7 +156,7 @@ def test_fewer_files_than_workers(
         iter(remote)
 
 
-def test_cardinality(service: LocalService) -> None:
+def test_cardinality_is_unknown_infinite_or_zero(service: LocalService) -> None:
     finite, endless = ds.Dataset.range(10), ds.Dataset.range(10).repeat()
     empty = ds.Dataset.range(0)
     for policy in (DATA, FILE_OR_DATA, HINT):
@@ -161,7 +167,7 @@ def test_cardinality(service: LocalService) -> None:
         assert empty.distribute(policy, service.target).cardinality() == expected
 
 
-def test_a_job_name_keeps_its_policy(service: LocalService) -> None:
+def test_job_name_with_another_policy_is_refused(service: LocalService) -> None:
     dataset_id = ds.register_dataset(service.target, ds.Dataset.range(10))
     read_ids(ds.from_dataset_id(DATA, service.target, dataset_id, job_name="policy"))
     other = ds.from_dataset_id(HINT, service.target, dataset_id, job_name="policy")
@@ -172,24 +178,26 @@ def test_a_job_name_keeps_its_policy(service: LocalService) -> None:
 # Lists of workers
 
 
-def test_without_a_list() -> None:
+def test_static_policy_without_worker_list_is_refused() -> None:
     with local_service(workers=1) as unlisted:
         remote = ds.Dataset.range(5).distribute(DATA, unlisted.target)
         with pytest.raises(NotFoundError, match=r"in the workers list.*worker_addresses"):
             iter(remote)
 
 
-def test_workers_that_are_not_on_the_list_do_not_start() -> None:
-    with listed(workers=1, addresses=("127.0.0.1:%port%", "elsewhere")) as service:
+def test_worker_missing_from_the_list_does_not_start() -> None:
+    with service_with_worker_list(
+        workers=1, addresses=("127.0.0.1:%port%", "elsewhere")
+    ) as service:
         with pytest.raises(FailedPreconditionError, match=r"is not configured.*elsewhere"):
             service.add_worker()
         with pytest.raises(FailedPreconditionError, match="is not configured"):
             service.add_worker(worker_address="127.0.0.1:worker")
 
 
-def test_addresses_with_placeholders() -> None:
+def test_placeholders_of_the_list_are_bound_to_workers() -> None:
     places = ("localhost:%port_data%", "127.0.0.1")
-    with listed(workers=0, addresses=places) as service:
+    with service_with_worker_list(workers=0, addresses=places) as service:
         first = service.add_worker()
         second = service.add_worker(worker_address="localhost:%port%")
         assert second.address.startswith("localhost:")
@@ -200,8 +208,8 @@ def test_addresses_with_placeholders() -> None:
 
 
 @pytest.mark.parametrize("place", ["localhost:%port%", "localhost"])
-def test_localhost_is_where_workers_are_by_default(place: str) -> None:
-    with listed(workers=2, addresses=(place, place)) as service:
+def test_localhost_in_the_list_matches_workers_with_default_address(place: str) -> None:
+    with service_with_worker_list(workers=2, addresses=(place, place)) as service:
         assert sorted(read_ids(ds.Dataset.range(9).distribute(DATA, service.target))) == [*range(9)]
 
 
@@ -213,8 +221,8 @@ def status_of(service: LocalService) -> dict[str, object]:
         return connection.status()
 
 
-def test_a_worker_that_comes_late_is_waited_for(caplog: pytest.LogCaptureFixture) -> None:
-    with listed(workers=2) as service:
+def test_late_worker_is_waited_for(caplog: pytest.LogCaptureFixture) -> None:
+    with service_with_worker_list(workers=2) as service:
         remote = ds.Dataset.range(90).distribute(DATA, service.target)
         with caplog.at_level(logging.WARNING), iter(remote) as iterator:
             got: list[int] = []
@@ -231,23 +239,23 @@ def test_a_worker_that_comes_late_is_waited_for(caplog: pytest.LogCaptureFixture
         assert sorted(got) == list(range(90))
 
 
-def test_a_worker_that_never_comes_is_an_error_at_the_deadline() -> None:
-    with listed(workers=2) as service:
+def test_absent_worker_is_an_error_at_the_deadline() -> None:
+    with service_with_worker_list(workers=2) as service:
         remote = ds.Dataset.range(90).distribute(DATA, service.target, timeout_s=2.0)
         with pytest.raises(DeadlineExceededError, match=r"worker 2 of 3 at 127\.0\.0\.1:%port%"):
             read_ids(remote)
 
 
-def test_also_when_the_others_never_end() -> None:
-    with listed(workers=2) as service:
+def test_absent_worker_is_an_error_although_others_are_endless() -> None:
+    with service_with_worker_list(workers=2) as service:
         endless = ds.Dataset.range(90).repeat().batch(10)
         remote = endless.distribute(DATA, service.target, timeout_s=2.0)
         with pytest.raises(DeadlineExceededError, match="worker 2 of 3"):
             read_ids(remote)
 
 
-def test_a_worker_that_is_lost_for_good_is_an_error_at_the_deadline() -> None:
-    with listed(**lost_quickly()) as service:
+def test_lost_worker_is_an_error_at_the_deadline() -> None:
+    with service_with_worker_list(**lost_quickly()) as service:
         endless = ds.Dataset.range(90).repeat().batch(10)
         with iter(endless.distribute(DATA, service.target, timeout_s=2.0)) as iterator:
             next(iterator)
@@ -258,10 +266,10 @@ def test_a_worker_that_is_lost_for_good_is_an_error_at_the_deadline() -> None:
                     pass
 
 
-def test_a_restarted_worker_begins_its_share_of_a_shared_job_again() -> None:
+def test_restarted_worker_begins_its_shard_of_a_shared_job_again() -> None:
     """Every row comes; rows of the restarted worker's share may come twice."""
     dataset = ds.Dataset.range(3_000).batch(10)
-    with listed(**lost_quickly()) as service:
+    with service_with_worker_list(**lost_quickly()) as service:
         remote = dataset.distribute(
             DATA, service.target, job_name="shared", max_outstanding_requests=2
         )
@@ -278,7 +286,7 @@ def test_a_restarted_worker_begins_its_share_of_a_shared_job_again() -> None:
     assert {value // 10 % 3 for value in again} <= {0}, "other shares are not touched"
 
 
-def test_places_and_shares_survive_a_restart_of_the_dispatcher(tmp_path: pathlib.Path) -> None:
+def test_worker_list_and_shards_survive_dispatcher_restart(tmp_path: pathlib.Path) -> None:
     def config(port: int) -> ds.DispatcherConfig:
         return ds.DispatcherConfig(
             port=port, worker_addresses=LIST, work_dir=tmp_path, fault_tolerant_mode=True
@@ -297,9 +305,9 @@ def test_places_and_shares_survive_a_restart_of_the_dispatcher(tmp_path: pathlib
         assert sorted(got) == list(range(3_000))
 
 
-def test_another_list_waits_until_old_divisions_are_over(tmp_path: pathlib.Path) -> None:
+def test_changed_worker_list_is_refused_while_a_job_is_open(tmp_path: pathlib.Path) -> None:
     settings = {"work_dir": tmp_path, "fault_tolerant_mode": True}
-    with listed(workers=2, **settings) as service:
+    with service_with_worker_list(workers=2, **settings) as service:
         dataset = ds.Dataset.range(9).distribute(DATA, service.target, job_name="open")
         iterator = iter(dataset)
         service.dispatcher.stop()
@@ -314,7 +322,7 @@ def rest_of(iterator: ds.DatasetIterator, batches: int = 1 << 30) -> list[int]:
 
 
 @pytest.mark.parametrize("policy", [FILE, DATA, FILE_OR_DATA, HINT])
-def test_shares_are_gone_on_with(
+def test_shards_resume_from_saved_states(
     service: LocalService, tmp_path: pathlib.Path, policy: ds.ShardingPolicy
 ) -> None:
     paths = write_numbers(tmp_path, files=4, rows_per_file=300)
@@ -332,7 +340,7 @@ def test_shares_are_gone_on_with(
     assert sorted(ids) == list(range(1_200))
 
 
-def test_shares_of_another_list_or_of_other_files_are_refused(
+def test_state_of_another_worker_list_or_other_files_is_refused(
     service: LocalService, tmp_path: pathlib.Path
 ) -> None:
     paths = write_numbers(tmp_path, files=4, rows_per_file=100)
@@ -340,7 +348,7 @@ def test_shares_of_another_list_or_of_other_files_are_refused(
     with iter(dataset.distribute(FILE, service.target)) as iterator:
         rest_of(iterator, 2)
         state = iterator.state_dict()
-    with listed(workers=2, addresses=LIST[:2]) as other:
+    with service_with_worker_list(workers=2, addresses=LIST[:2]) as other:
         again = iter(dataset.distribute(FILE, other.target))
         with again, pytest.raises(InvalidArgumentError, match=r"list of 3 workers.*list of 2"):
             again.load_state_dict(state)
@@ -350,9 +358,9 @@ def test_shares_of_another_list_or_of_other_files_are_refused(
         again.load_state_dict(state)
 
 
-def test_the_only_reader_gets_each_element_once_although_a_worker_restarts() -> None:
+def test_single_reader_gets_each_element_once_although_a_worker_restarts() -> None:
     dataset = ds.Dataset.range(9_000).batch(10)
-    with listed(**lost_quickly()) as service:
+    with service_with_worker_list(**lost_quickly()) as service:
         remote = dataset.distribute(DATA, service.target, max_outstanding_requests=4)
         with iter(remote) as iterator:
             ids = rest_of(iterator, 60)

@@ -45,7 +45,7 @@ def test_dynamic_windows_come_from_local_workers_only(monkeypatch: pytest.Monkey
         assert sorted(read_ids(dataset.distribute(DYNAMIC, service.target))) == list(range(5_000))
 
 
-def test_without_sharding_each_local_worker_gives_its_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_off_policy_reads_a_copy_from_each_targeted_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     with two_hosts(monkeypatch, local=2, elsewhere=1) as service:
         for target, copies in (("LOCAL", 2), ("ANY", 3), ("AUTO", 3)):
             remote = ds.Dataset.range(100).distribute(OFF, service.target, target_workers=target)
@@ -53,7 +53,7 @@ def test_without_sharding_each_local_worker_gives_its_copy(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("policy", [OFF, DYNAMIC])
-def test_no_local_worker_is_an_error(
+def test_local_read_without_local_worker_is_an_error(
     monkeypatch: pytest.MonkeyPatch, policy: ds.ShardingPolicy
 ) -> None:
     with two_hosts(monkeypatch, local=0, elsewhere=1) as service:
@@ -64,7 +64,9 @@ def test_no_local_worker_is_an_error(
             read_ids(remote)
 
 
-def test_a_static_share_elsewhere_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_local_read_of_static_shard_on_another_host_is_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     places = ("127.0.0.1:%port%",) * 2
     with two_hosts(monkeypatch, local=1, elsewhere=1, worker_addresses=places) as service:
         remote = ds.Dataset.range(100).distribute(DATA, service.target, target_workers="LOCAL")

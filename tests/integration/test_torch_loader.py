@@ -51,7 +51,7 @@ def ids(batches: Any) -> list[int]:
     ("context", "persistent", "seed"),
     [("fork", False, 3), ("fork", True, None), ("spawn", False, None)],
 )
-def test_workers_share_the_rows_and_reshuffle_in_each_pass(
+def test_loader_workers_divide_the_rows_and_reshuffle_in_each_pass(
     context: str, persistent: bool, seed: int | None
 ) -> None:
     dataset = ds.Dataset.range(ROWS).shuffle(ROWS, seed=seed).batch(5)
@@ -62,7 +62,7 @@ def test_workers_share_the_rows_and_reshuffle_in_each_pass(
 
 
 @pytest.mark.parametrize(("job_name", "persistent"), [(None, False), ("loaders", True)])
-def test_workers_share_a_job_in_each_pass(
+def test_loader_workers_share_a_job_in_each_pass(
     target: str, job_name: str | None, persistent: bool
 ) -> None:
     dataset = ds.Dataset.range(ROWS).batch(5)
@@ -72,13 +72,13 @@ def test_workers_share_a_job_in_each_pass(
         assert sorted(ids(batches)) == list(range(ROWS))
 
 
-def test_loaders_with_other_numbers_of_workers_read_all_rows_each(target: str) -> None:
+def test_loaders_with_different_worker_counts_each_read_all_rows(target: str) -> None:
     elements = ds.Dataset.range(ROWS).batch(5).distribute(ds.ShardingPolicy.DYNAMIC, target).torch()
     for num_workers in (2, 1):
         assert sorted(ids(loader_of(elements, "spawn", num_workers))) == list(range(ROWS))
 
 
-def test_forked_workers_are_told_to_spawn(target: str) -> None:
+def test_forked_loader_workers_are_refused_in_favour_of_spawn(target: str) -> None:
     remote = ds.Dataset.range(ROWS).batch(5).distribute(ds.ShardingPolicy.DYNAMIC, target)
     with pytest.raises(ds.errors.FailedPreconditionError, match="multiprocessing_context='spawn'"):
         ids(loader(remote, "fork"))

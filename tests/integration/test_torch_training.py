@@ -48,7 +48,7 @@ def strategy() -> Iterator[ps.ParameterServerStrategy]:
         ps.ClusterCoordinator(strategy).close()
 
 
-def test_fit_trains_a_module_and_a_checkpoint_brings_it_back(
+def test_fit_trains_a_module_and_its_weights_load_in_one_process(
     strategy: ps.ParameterServerStrategy, tmp_path: pathlib.Path
 ) -> None:
     with strategy.scope():
@@ -62,7 +62,7 @@ def test_fit_trains_a_module_and_a_checkpoint_brings_it_back(
     np.testing.assert_allclose(one_process.predict(clicks()), model.predict(clicks()), atol=1e-6)
 
 
-def test_closures_train_a_module_after_an_embedding(strategy: ps.ParameterServerStrategy) -> None:
+def test_closures_train_an_embedding_and_a_module(strategy: ps.ParameterServerStrategy) -> None:
     coordinator = ps.ClusterCoordinator(strategy)
     with strategy.scope():
         table = ps.layers.Embedding(64, 8, name="pages")
@@ -86,3 +86,16 @@ def test_closures_train_a_module_after_an_embedding(strategy: ps.ParameterServer
     losses, threads = zip(*coordinator.fetch(reports), strict=True)
     assert np.mean(losses[-20:]) < 0.8 * np.mean(losses[:20])
     assert set(threads) == {1}
+
+
+def test_a_device_that_a_trainer_lacks_fails_the_closure_there(
+    strategy: ps.ParameterServerStrategy,
+) -> None:
+    coordinator = ps.ClusterCoordinator(strategy)
+    with strategy.scope():
+        network = ps.torch.Layer(Network(8), name="elsewhere", device="cuda:99")
+    assert {value.device.type for value in network.to_module().parameters()} == {"cpu"}
+    coordinator.schedule(lambda: network(np.ones((4, 8), np.float32)).value)
+    message = r"'elsewhere': trainer [01] cannot use device 'cuda:99'.*another device="
+    with pytest.raises(ps.errors.FailedPreconditionError, match=message):
+        coordinator.join(timeout=60)

@@ -69,7 +69,7 @@ def test_fit_reads_every_row_of_the_service_once_per_epoch_and_learns(
     assert int(model.optimizer.iterations.numpy()) >= 3 * ROWS // 256
 
 
-def test_the_cluster_learns_what_one_process_learns(
+def test_cluster_learns_as_well_as_one_process(
     strategy: ps.ParameterServerStrategy,
 ) -> None:
     data = ds.Dataset.from_numpy(clicks()).batch(256)
@@ -83,7 +83,7 @@ def test_the_cluster_learns_what_one_process_learns(
     assert abs(scores[0]["auc"] - scores[1]["auc"]) < 0.02, scores
 
 
-def test_weights_count_on_a_cluster_as_in_one_process_and_the_best_epoch_comes_back(
+def test_weights_scale_losses_and_early_stopping_restores_the_best_epoch(
     cluster: ps.LocalCluster, strategy: ps.ParameterServerStrategy, tmp_path: pathlib.Path
 ) -> None:
     columns = clicks(1_000)
@@ -118,7 +118,7 @@ def test_weights_count_on_a_cluster_as_in_one_process_and_the_best_epoch_comes_b
         model.fit(data, callbacks=[ps.callbacks.EarlyStopping(restore_best_weights=True)])
 
 
-def test_training_stops_in_an_epoch_and_counts_what_was_under_way(
+def test_stop_training_within_an_epoch_counts_steps_in_flight(
     strategy: ps.ParameterServerStrategy,
 ) -> None:
     class Stop(ps.callbacks.Callback):
@@ -134,7 +134,7 @@ def test_training_stops_in_an_epoch_and_counts_what_was_under_way(
     assert steps == int(model.optimizer.iterations.numpy()) <= 128
 
 
-def test_the_second_fit_learns_as_the_first_did(strategy: ps.ParameterServerStrategy) -> None:
+def test_repeated_fits_learn_equally_well(strategy: ps.ParameterServerStrategy) -> None:
     data = ds.Dataset.from_numpy(clicks(5_000)).batch(100)
     ends = []
     for _ in range(3):
@@ -146,7 +146,7 @@ def test_the_second_fit_learns_as_the_first_did(strategy: ps.ParameterServerStra
     assert max(ends) - min(ends) < 0.05, ends
 
 
-def test_evaluation_is_the_same_wherever_it_runs(strategy: ps.ParameterServerStrategy) -> None:
+def test_distributed_evaluation_matches_sklearn(strategy: ps.ParameterServerStrategy) -> None:
     from sklearn.metrics import log_loss, roc_auc_score
 
     columns = clicks(5_000)
@@ -166,7 +166,7 @@ def test_steps_per_epoch_bounds_an_endless_dataset(strategy: ps.ParameterServerS
     assert history.history["examples"] == [2_500.0, 2_500.0]
 
 
-def test_functions_of_a_dataset_that_trainers_read_themselves_travel_with_it(
+def test_functions_of_datasets_read_by_trainers_are_shipped(
     strategy: ps.ParameterServerStrategy,
 ) -> None:
     def cheaper(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -179,7 +179,7 @@ def test_functions_of_a_dataset_that_trainers_read_themselves_travel_with_it(
     assert model.predict(data.filter(lambda columns: columns["page"] < 50)).shape == (2_000,)
 
 
-def test_bad_data_is_told_and_training_can_go_on(
+def test_bad_data_is_an_error_and_training_can_go_on(
     cluster: ps.LocalCluster, strategy: ps.ParameterServerStrategy
 ) -> None:
     model = compiled(strategy)
@@ -199,13 +199,13 @@ def test_bad_data_is_told_and_training_can_go_on(
     assert model.fit(clicks(1_000), verbose=0).history["examples"] == [1_000.0]
 
 
-def test_data_that_is_used_up_begins_again_in_the_next_epoch() -> None:
+def test_exhausted_data_begins_again_in_the_next_epoch_with_a_warning() -> None:
     with pytest.warns(ds.DataServiceWarning, match="after 10 steps of epoch 1"):
         history = compiled(None).fit(clicks(4_000), 3, 30, batch_size=100, verbose=0)
     assert history.history["examples"] == [3_000.0, 1_000.0, 3_000.0]
 
 
-@pytest.mark.parametrize("bad", [{"epochs": 0}, {"steps_per_epoch": -1}, {"epochs": 1.5}])
+@pytest.mark.parametrize("bad", [{"epochs": 0}, {"steps_per_epoch": -1}, {"epochs": 1.5}], ids=str)
 def test_bad_arguments_are_refused(bad: dict[str, Any]) -> None:
     with pytest.raises(InvalidArgumentError, match=next(iter(bad))):
         compiled(None).fit(clicks(10), verbose=0, **bad)
@@ -213,7 +213,7 @@ def test_bad_arguments_are_refused(bad: dict[str, Any]) -> None:
         ps.models.WideDeep(SCHEMA).fit(clicks(10))
 
 
-def test_callbacks_see_every_epoch_and_can_end_training() -> None:
+def test_callbacks_see_every_epoch_and_early_stopping_ends_training() -> None:
     class Watch(ps.callbacks.Callback):
         def __init__(self) -> None:
             self.seen: list[str] = []
@@ -231,7 +231,7 @@ def test_callbacks_see_every_epoch_and_can_end_training() -> None:
     assert history.epoch == [0, 1]
 
 
-def test_rows_of_a_lost_trainer_go_to_the_others_although_each_reads_by_itself(
+def test_rows_of_killed_trainer_are_trained_by_the_others_without_a_service(
     tmp_path: Any,
 ) -> None:
     class Killer(ps.callbacks.Callback):
@@ -263,7 +263,7 @@ def test_rows_of_a_lost_trainer_go_to_the_others_although_each_reads_by_itself(
         coordinator.close()
 
 
-def test_who_is_there_trains_on_all_rows(tmp_path: Any) -> None:
+def test_remaining_trainer_trains_on_all_rows(tmp_path: Any) -> None:
     """The passes are shuffled, each in another order, and the first epochs end within a pass."""
     with ps.LocalCluster(workers=2, ps=1, data_workers=0, log_dir=tmp_path) as cluster:
         cluster.kill("worker", 1)
@@ -278,7 +278,7 @@ def test_who_is_there_trains_on_all_rows(tmp_path: Any) -> None:
         ps.ClusterCoordinator(strategy).close()
 
 
-def test_data_without_an_end_or_with_other_rows_each_time_are_read_in_shares(
+def test_endless_or_nondeterministic_data_is_sharded_over_trainers(
     strategy: ps.ParameterServerStrategy,
 ) -> None:
     model = compiled(strategy)
@@ -290,7 +290,7 @@ def test_data_without_an_end_or_with_other_rows_each_time_are_read_in_shares(
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ZeroDivisionError])
-def test_evaluation_that_is_broken_off_leaves_nothing_behind(
+def test_interrupted_evaluation_leaves_no_closures_or_readers(
     error: type[BaseException], cluster: ps.LocalCluster, strategy: ps.ParameterServerStrategy
 ) -> None:
     model = compiled(strategy)

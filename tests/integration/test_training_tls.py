@@ -67,7 +67,7 @@ def test_coordinator_trainer_and_server_speak_tls(
     coordinator.close()
 
 
-def test_who_does_not_trust_the_certificate_is_not_heard(
+def test_untrusted_certificate_is_refused_without_retries(
     resolver: ps.SimpleClusterResolver, tmp_path: pathlib.Path
 ) -> None:
     trustme.CA().cert_pem.write_to_path(str(tmp_path / "other.pem"))
@@ -76,7 +76,7 @@ def test_who_does_not_trust_the_certificate_is_not_heard(
             ps.ParameterServerStrategy(resolver, config=WAITING, tls_ca_path=path)
 
 
-def test_the_v1_form_speaks_tls(resolver: ps.SimpleClusterResolver, pem: dict[str, str]) -> None:
+def test_v1_strategy_speaks_tls(resolver: ps.SimpleClusterResolver, pem: dict[str, str]) -> None:
     own = ps.SimpleClusterResolver(resolver.cluster_spec(), "", "worker", 0)
     strategy = ps.v1.ParameterServerStrategy(own, config=SHORT, tls_ca_path=pem["tls_ca_path"])
     with strategy.scope():
@@ -84,7 +84,7 @@ def test_the_v1_form_speaks_tls(resolver: ps.SimpleClusterResolver, pem: dict[st
     strategy.close()
 
 
-def test_wrong_paths_are_named(
+def test_incomplete_or_missing_certificate_paths_are_named(
     resolver: ps.SimpleClusterResolver, pem: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = {"ps": ["localhost:0"]}
@@ -104,7 +104,7 @@ def test_wrong_paths_are_named(
         ps.ParameterServerStrategy(resolver, tls_ca_path="absent.pem")
 
 
-def test_other_hosts_need_tls_or_a_word(
+def test_listening_on_all_addresses_needs_tls_or_insecure_network_option(
     pem: dict[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["server", "--job", "ps", "--host", "0.0.0.0", "--port", "0"]) == 2

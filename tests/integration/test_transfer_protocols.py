@@ -31,9 +31,9 @@ DYNAMIC = ds.ShardingPolicy.DYNAMIC
 OFF = ds.ShardingPolicy.OFF
 
 pytestmark = pytest.mark.skipif(not is_supported(), reason="the platform cannot share memory")
-both = pytest.mark.parametrize("protocol", ["shared_memory", "flight"])
+both_remote_protocols = pytest.mark.parametrize("protocol", ["shared_memory", "flight"])
 # ``local``: with workers in the reader's process.
-every = pytest.mark.parametrize("protocol", ["local", "shared_memory", "flight"])
+every_protocol = pytest.mark.parametrize("protocol", ["local", "shared_memory", "flight"])
 
 
 @pytest.fixture(scope="module")
@@ -42,8 +42,8 @@ def service() -> Iterator[LocalService]:
         yield running
 
 
-@both
-def test_what_came_compressed_counts_as_the_memory_that_it_takes(
+@both_remote_protocols
+def test_compressed_elements_count_at_their_uncompressed_size(
     service: LocalService, protocol: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes: list[tuple[int, int]] = []  # only this test's batches: readers of others may live
@@ -71,10 +71,10 @@ def test_what_came_compressed_counts_as_the_memory_that_it_takes(
     assert all(taken <= told < 1.1 * taken for taken, told in sizes), sizes
 
 
-@every
+@every_protocol
 @pytest.mark.parametrize("compression", ["LZ4", "ZSTD", None])
 @pytest.mark.parametrize("rows", [10, 5_000])
-def test_all_kinds_of_columns_arrive(
+def test_columns_of_all_types_arrive_unchanged(
     service: LocalService, protocol: str, compression: str | None, rows: int
 ) -> None:
     ids = np.arange(20_000)
@@ -100,9 +100,9 @@ def test_all_kinds_of_columns_arrive(
     assert got.equals(table)
 
 
-@every
+@every_protocol
 @pytest.mark.parametrize("policy", [DYNAMIC, OFF])
-def test_elements_without_rows_end_their_spans(
+def test_elements_without_rows_do_not_stall_the_stream(
     service: LocalService, protocol: str, policy: ds.ShardingPolicy
 ) -> None:
     dataset = ds.Dataset.range(4_000).batch(100).filter(ds.col("id") >= 3_000)
@@ -111,8 +111,10 @@ def test_elements_without_rows_end_their_spans(
     assert sorted(read_ids(remote)) == sorted(list(range(3_000, 4_000)) * times)
 
 
-@every
-def test_a_consumer_may_keep_every_batch(service: LocalService, protocol: str) -> None:
+@every_protocol
+def test_consumer_that_keeps_every_batch_gets_all_rows(
+    service: LocalService, protocol: str
+) -> None:
     """The batches take more than twice the memory of all segments of a stream."""
     rows, per_batch = 100 * 131_072, 131_072
     dataset = ds.Dataset.range(rows).batch(per_batch)
@@ -123,16 +125,16 @@ def test_a_consumer_may_keep_every_batch(service: LocalService, protocol: str) -
     assert total == rows * (rows - 1) // 2
 
 
-@every
-def test_elements_larger_than_a_segment_may_be(service: LocalService, protocol: str) -> None:
+@every_protocol
+def test_elements_larger_than_a_segment_arrive(service: LocalService, protocol: str) -> None:
     rows = 6 << 20
     remote = ds.Dataset.range(2 * rows).batch(rows)
     remote = remote.distribute(DYNAMIC, service.target, data_transfer_protocol=protocol)
     assert sum(batch.num_rows for batch in remote) == 2 * rows
 
 
-@every
-def test_a_consumer_that_pauses_gets_the_rest(service: LocalService, protocol: str) -> None:
+@every_protocol
+def test_consumer_that_pauses_gets_the_rest(service: LocalService, protocol: str) -> None:
     remote = ds.Dataset.range(200 * 65_536).batch(65_536)
     remote = remote.distribute(DYNAMIC, service.target, data_transfer_protocol=protocol)
     with iter(remote) as iterator:
@@ -142,8 +144,8 @@ def test_a_consumer_that_pauses_gets_the_rest(service: LocalService, protocol: s
     assert rows == 200 * 65_536
 
 
-@both
-def test_a_killed_worker_costs_no_row(tmp_path: pathlib.Path, protocol: str) -> None:
+@both_remote_protocols
+def test_killed_worker_loses_no_row(tmp_path: pathlib.Path, protocol: str) -> None:
     paths = write_numbers(tmp_path, files=40, rows_per_file=1_000, group_rows=250)
 
     def slow(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -166,7 +168,7 @@ def test_a_killed_worker_costs_no_row(tmp_path: pathlib.Path, protocol: str) -> 
     assert time.monotonic() - killed_s < 40
 
 
-def test_processes_on_one_host_share_memory_unasked(tmp_path: pathlib.Path) -> None:
+def test_processes_on_one_host_share_memory_by_default(tmp_path: pathlib.Path) -> None:
     with process_cluster(tmp_path / "logs", workers=1) as cluster:
         remote = ds.Dataset.range(1_000).batch(10).distribute(DYNAMIC, cluster.target)
         with iter(remote) as iterator:
@@ -187,7 +189,7 @@ print("numba" in sys.modules)
 @pytest.mark.parametrize(
     ("protocol", "loaded"), [("shared_memory", False), ("flight", True)], ids=str
 )
-def test_only_who_checks_sums_waits_for_numba(
+def test_numba_is_loaded_only_for_checksums(
     tmp_path: pathlib.Path, protocol: str, loaded: bool
 ) -> None:
     with process_cluster(tmp_path / "logs", workers=0) as cluster:
@@ -205,7 +207,7 @@ def test_only_who_checks_sums_waits_for_numba(
         assert batch.column("loaded").to_pylist() == [loaded]
 
 
-def test_a_worker_that_shares_no_memory_is_read_through_flight() -> None:
+def test_worker_without_shared_memory_is_read_through_flight() -> None:
     with local_service(workers=0) as service:
         worker = service.add_worker(data_transfer_protocol="grpc")
         remote = ds.Dataset.range(1_000).batch(10)
@@ -219,7 +221,7 @@ def test_a_worker_that_shares_no_memory_is_read_through_flight() -> None:
             read_ids(demanding)
 
 
-def test_a_worker_that_must_share_memory_and_cannot_does_not_start(
+def test_worker_set_to_shared_memory_does_not_start_without_memfd(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("dataservice.runtime.local_address.is_supported", lambda: False)
@@ -232,7 +234,7 @@ def test_a_worker_that_must_share_memory_and_cannot_does_not_start(
 @pytest.mark.parametrize(
     ("protocol", "taken"), [(None, "in_process"), ("shared_memory", "shared_memory")]
 )
-def test_a_worker_that_is_back_at_its_address_is_read_as_before(
+def test_worker_restarted_at_its_address_is_read_by_the_same_protocol(
     protocol: str | None, taken: str
 ) -> None:
     with local_service(workers=1) as service:
@@ -252,7 +254,7 @@ def mapped_segments() -> set[str]:
     return {line for line in lines if "memfd:dataservice" in line}
 
 
-def test_a_stream_that_ends_while_it_waits_keeps_nothing_of_the_frame_before(
+def test_stream_closed_while_waiting_unmaps_its_segments(
     service: LocalService, tmp_path: pathlib.Path
 ) -> None:
     gate = tmp_path / "gate"
@@ -273,7 +275,7 @@ def test_a_stream_that_ends_while_it_waits_keeps_nothing_of_the_frame_before(
     wait_until(lambda: not mapped_segments() - before, "unmapping all segments")
 
 
-def test_what_is_mapped_is_unmapped(service: LocalService) -> None:
+def test_segments_are_unmapped_once_batches_are_freed(service: LocalService) -> None:
     before = mapped_segments()
     remote = ds.Dataset.range(50 * 131_072).batch(131_072)
     kept = list(remote.distribute(DYNAMIC, service.target, data_transfer_protocol="shared_memory"))
@@ -283,8 +285,8 @@ def test_what_is_mapped_is_unmapped(service: LocalService) -> None:
     wait_until(lambda: not new & mapped_segments(), "unmapping all segments")
 
 
-@every
-def test_servers_on_an_ipv6_address(protocol: str) -> None:
+@every_protocol
+def test_servers_on_an_ipv6_address_are_read(protocol: str) -> None:
     with contextlib.ExitStack() as stack:
         try:
             config = ds.DispatcherConfig(host="::1")

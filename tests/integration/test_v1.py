@@ -120,7 +120,7 @@ def best_loss() -> float:
     return float(-np.mean(np.where(data["label"], np.log(rates), np.log(1 - rates))))
 
 
-def test_a_killed_worker_joins_again_and_all_learn_what_can_be_learnt(tasks: Tasks) -> None:
+def test_restarted_worker_rejoins_and_training_reaches_the_best_loss(tasks: Tasks) -> None:
     tasks.start_all()
     tasks.until(lambda: tasks.steps(1) >= 20, "steps of worker 1")
     tasks.kill("worker", 1)
@@ -138,7 +138,7 @@ def test_a_killed_worker_joins_again_and_all_learn_what_can_be_learnt(tasks: Tas
 
 
 @pytest.mark.long
-def test_a_chief_that_is_killed_goes_on_from_its_checkpoint_and_the_others_follow(
+def test_restarted_chief_resumes_from_its_checkpoint_with_the_others(
     tasks: Tasks,
 ) -> None:
     tasks.start_all()
@@ -152,7 +152,7 @@ def test_a_chief_that_is_killed_goes_on_from_its_checkpoint_and_the_others_follo
 
 
 @pytest.mark.long
-def test_a_parameter_server_that_comes_back_empty_is_filled_from_the_checkpoint(
+def test_restarted_parameter_server_is_restored_from_the_checkpoint(
     tasks: Tasks,
 ) -> None:
     tasks.start_all()
@@ -184,7 +184,7 @@ def strategy_of(
     )
 
 
-def test_variables_are_made_once_a_server_that_is_away_is_back() -> None:
+def test_variable_creation_waits_for_an_absent_server() -> None:
     server = ParameterServer()
     server.start()
     chief, other = strategy_of(server, 0, 60.0), strategy_of(server, 1, 60.0)
@@ -212,7 +212,7 @@ def test_variables_are_made_once_a_server_that_is_away_is_back() -> None:
         strategy.close()
 
 
-def test_large_first_values_that_a_server_lost_before_training_are_not_taken_for_0() -> None:
+def test_large_initial_values_lost_before_training_are_data_loss() -> None:
     server = ParameterServer()
     server.start()
     strategy = strategy_of(server, 0, 60.0, workers=1)
@@ -228,7 +228,7 @@ def test_large_first_values_that_a_server_lost_before_training_are_not_taken_for
         strategy.close()
 
 
-def test_trainings_follow_one_another_also_on_servers_of_an_earlier_program() -> None:
+def test_sessions_and_programs_follow_one_another_on_the_same_server() -> None:
     seen: list[float] = []
 
     def program(server: ParameterServer, worker: int, size: int) -> None:
@@ -252,7 +252,7 @@ def test_trainings_follow_one_another_also_on_servers_of_an_earlier_program() ->
     assert seen == [7.0, 14.0] * 2
 
 
-def test_a_worker_that_starts_again_after_it_was_done_is_waited_for() -> None:
+def test_worker_restarted_after_it_was_done_is_waited_for() -> None:
     with ParameterServer() as server:
         chief, other, again = (strategy_of(server, worker, 60.0) for worker in (0, 1, 1))
         chief.session().__enter__()
@@ -265,7 +265,7 @@ def test_a_worker_that_starts_again_after_it_was_done_is_waited_for() -> None:
             strategy.close()
 
 
-def test_values_that_were_given_are_there_although_a_server_is_lost_before_training() -> None:
+def test_small_initial_values_survive_a_server_lost_before_training() -> None:
     with ParameterServer() as server:
         strategy = strategy_of(server, 0, 60.0, workers=1)
         with strategy.scope():
@@ -276,7 +276,7 @@ def test_values_that_were_given_are_there_although_a_server_is_lost_before_train
         strategy.close()
 
 
-def test_a_server_that_is_lost_again_while_all_goes_back_is_waited_for_again(
+def test_server_lost_again_during_restore_is_waited_for_again(
     tmp_path: pathlib.Path,
 ) -> None:
     servers = [ParameterServer()]
@@ -312,7 +312,7 @@ def test_a_server_that_is_lost_again_while_all_goes_back_is_waited_for_again(
     servers[-1].stop()
 
 
-def test_a_chief_that_waits_for_others_brings_servers_back_for_them(tmp_path: pathlib.Path) -> None:
+def test_chief_waiting_for_others_restores_a_lost_server(tmp_path: pathlib.Path) -> None:
     with ParameterServer() as first, concurrent.futures.ThreadPoolExecutor(1) as pool:
         lost = ParameterServer()
         lost.start()
@@ -338,7 +338,7 @@ def test_a_chief_that_waits_for_others_brings_servers_back_for_them(tmp_path: pa
             strategy.close()
 
 
-def test_a_worker_goes_on_with_what_the_next_chief_has_not_made_yet() -> None:
+def test_worker_uses_variables_that_a_new_chief_has_not_created() -> None:
     with ParameterServer() as server:
         chief, other = strategy_of(server, 0, 60.0), strategy_of(server, 1, 60.0)
         with other.scope():
@@ -353,7 +353,7 @@ def test_a_worker_goes_on_with_what_the_next_chief_has_not_made_yet() -> None:
             strategy.close()
 
 
-def test_fit_of_a_worker_outlives_a_lost_server_and_its_best_values_come_when_all_are_done(
+def test_fit_survives_a_lost_server_and_restores_best_weights_at_the_end(
     tmp_path: pathlib.Path,
 ) -> None:
     servers = [ParameterServer()]
@@ -406,7 +406,7 @@ def test_fit_of_a_worker_outlives_a_lost_server_and_its_best_values_come_when_al
     servers[1].stop()
 
 
-def test_after_a_restore_no_worker_knows_rows_of_keys_from_before(tmp_path: pathlib.Path) -> None:
+def test_workers_drop_cached_ids_of_keys_after_restore(tmp_path: pathlib.Path) -> None:
     server = ParameterServer()
     server.start()
     strategies = strategy_of(server, 0, 60.0), strategy_of(server, 1, 60.0)
@@ -433,7 +433,7 @@ def test_after_a_restore_no_worker_knows_rows_of_keys_from_before(tmp_path: path
     back.stop()
 
 
-def test_rows_go_to_other_keys_only_where_no_other_worker_trains(tmp_path: pathlib.Path) -> None:
+def test_keys_are_assigned_or_restored_only_outside_training(tmp_path: pathlib.Path) -> None:
     with ParameterServer() as server:
         chief, other = strategy_of(server, 0, 60.0), strategy_of(server, 1, 60.0)
         lookups = []
@@ -462,7 +462,7 @@ def test_rows_go_to_other_keys_only_where_no_other_worker_trains(tmp_path: pathl
             strategy.close()
 
 
-def test_a_worker_that_makes_other_variables_is_told_what_to_do() -> None:
+def test_worker_with_variables_unlike_the_chiefs_is_refused() -> None:
     with ParameterServer() as server:
         for worker, size in ((0, 2), (1, 3)):
             strategy = strategy_of(server, worker, 60.0)
@@ -474,7 +474,7 @@ def test_a_worker_that_makes_other_variables_is_told_what_to_do() -> None:
             strategy.close()
 
 
-def test_a_worker_rounds_what_its_steps_pull_where_it_is_told_to() -> None:
+def test_transport_dtype_rounds_fetched_values() -> None:
     exact = np.array([1 / 3, 2.0], np.float32)
     for dtype, pulled in (("float32", exact), ("bfloat16", rounded(exact))):
         with ParameterServer() as server:
@@ -487,7 +487,7 @@ def test_a_worker_rounds_what_its_steps_pull_where_it_is_told_to() -> None:
             strategy.close()
 
 
-def test_a_server_that_stays_away_is_an_error_in_the_end() -> None:
+def test_absent_server_is_an_error_at_the_deadline() -> None:
     with ParameterServer() as server:
         strategy = strategy_of(server, 0, 0.5)
     away = r"servers \[0\] at .*start the cluster's 'ps'"
@@ -498,7 +498,7 @@ def test_a_server_that_stays_away_is_an_error_in_the_end() -> None:
     strategy.close()
 
 
-def test_what_is_said_of_a_lost_server_is_of_use_to_who_has_no_coordinator() -> None:
+def test_lost_server_error_names_session_not_coordinator() -> None:
     with ParameterServer() as server:
         strategy = strategy_of(server, 0, 60.0)
         with strategy.scope():
@@ -516,7 +516,7 @@ def is_open(address: str) -> bool:
     return False
 
 
-def test_a_worker_without_a_chief_says_what_it_waits_for(tasks: Tasks) -> None:
+def test_worker_without_chief_names_it_in_the_error(tasks: Tasks) -> None:
     for index in (0, 1):
         tasks.start("ps", index)
     tasks.until(lambda: all(map(is_open, tasks.spec["ps"])), "the servers")

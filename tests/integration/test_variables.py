@@ -12,7 +12,9 @@ import pytest
 
 import pstrain as ps
 from pstrain.coordinator.sent_functions import SentFunctions
+from pstrain.errors import InvalidArgumentError
 from pstrain.trainer.connections import Connections
+from pstrain.variables.joint_access import assign_together, read_together
 from pstrain.variables.scope import local_parameters
 
 DEADLINE_S = 60.0
@@ -36,10 +38,11 @@ class Traffic:
     """Counts of the bytes sent to and received from parameter servers."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.sent_bytes = self.received_bytes = 0
+        self.sent_bytes = self.received_bytes = self.messages = 0
         ask = Connections.ask
 
         def counted(connections: Any, requests: Any, *args: Any, **kwargs: Any) -> Any:
+            self.messages += len(requests)
             for request in requests.values():
                 self.sent_bytes += len(request.header)
                 self.sent_bytes += 0 if request.body is None else request.body.room
@@ -56,7 +59,7 @@ def traffic(monkeypatch: pytest.MonkeyPatch) -> Traffic:
     return Traffic(monkeypatch)
 
 
-def test_a_large_table_is_made_by_its_servers(
+def test_large_table_is_initialised_on_its_servers(
     strategy: ps.ParameterServerStrategy, traffic: Traffic
 ) -> None:
     tracemalloc.start()
@@ -77,7 +80,7 @@ def test_a_large_table_is_made_by_its_servers(
     assert traffic.received_bytes <= len(ids) * WIDTH * 4 + 64
 
 
-def test_a_lookup_moves_the_rows_asked_for_only(
+def test_lookup_transfers_only_requested_rows(
     strategy: ps.ParameterServerStrategy, traffic: Traffic
 ) -> None:
     with strategy.scope():
@@ -90,7 +93,7 @@ def test_a_lookup_moves_the_rows_asked_for_only(
     assert traffic.sent_bytes < 8192
 
 
-def test_scheduled_steps_train_the_rows_that_they_looked_up(
+def test_scheduled_steps_train_only_looked_up_rows(
     strategy: ps.ParameterServerStrategy,
 ) -> None:
     coordinator = ps.ClusterCoordinator(strategy)
@@ -114,7 +117,9 @@ def test_scheduled_steps_train_the_rows_that_they_looked_up(
     np.testing.assert_array_equal(table.numpy(), expected)
 
 
-def test_scheduled_functions_make_no_variables(strategy: ps.ParameterServerStrategy) -> None:
+def test_variable_creation_in_a_scheduled_function_is_refused(
+    strategy: ps.ParameterServerStrategy,
+) -> None:
     coordinator = ps.ClusterCoordinator(strategy)
 
     def step() -> float:
@@ -125,7 +130,7 @@ def test_scheduled_functions_make_no_variables(strategy: ps.ParameterServerStrat
         coordinator.join(timeout=DEADLINE_S)
 
 
-def test_one_shard_at_a_time_is_in_this_process(
+def test_initial_function_is_called_per_shard(
     strategy: ps.ParameterServerStrategy,
 ) -> None:
     def initial(partition_shape: Any, partition_offset: Any) -> np.ndarray:
@@ -138,7 +143,7 @@ def test_one_shard_at_a_time_is_in_this_process(
     assert table.sparse_read([1000, 0])[:, 0].tolist() == [1000, 0]
 
 
-def test_trainers_change_their_own_copies(strategy: ps.ParameterServerStrategy) -> None:
+def test_trainers_update_their_own_per_worker_copies(strategy: ps.ParameterServerStrategy) -> None:
     coordinator = ps.ClusterCoordinator(strategy)
     with strategy.scope():
         steps = ps.Variable(0, name="steps", per_worker_variable=True)
@@ -157,7 +162,7 @@ def test_trainers_change_their_own_copies(strategy: ps.ParameterServerStrategy) 
     assert sum(copies) == 40
 
 
-def test_a_rate_reaches_functions_that_trainers_have_already(
+def test_changed_learning_rate_reaches_already_shipped_functions(
     strategy: ps.ParameterServerStrategy,
 ) -> None:
     coordinator = ps.ClusterCoordinator(strategy)
@@ -178,7 +183,7 @@ def test_a_rate_reaches_functions_that_trainers_have_already(
     assert value.numpy().tolist() == [-5.0]
 
 
-def test_functions_that_are_no_longer_used_are_forgotten(
+def test_unused_functions_are_evicted(
     strategy: ps.ParameterServerStrategy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pstrain.coordinator.functions._REMEMBERED", 3)
@@ -196,3 +201,53 @@ def test_functions_that_are_no_longer_used_are_forgotten(
         assert len(coordinator._functions.pickled) <= 3 + 2
     finally:
         coordinator.close()
+
+
+def test_reads_of_many_variables_share_messages(
+    strategy: ps.ParameterServerStrategy, traffic: Traffic
+) -> None:
+    schema = ps.FeatureSchema(dense=["x"], categorical={"c": ps.Category(64, hashed=False)})
+    with strategy.scope():
+        model = ps.models.WideDeep(schema, dim=4, hidden=(8, 8, 8, 8))
+    one_by_one = [variable.numpy() for variable in model.variables]
+    traffic.messages = 0
+    weights = model.get_weights()
+    assert traffic.messages == 2
+    for one, other in zip(weights, one_by_one, strict=True):
+        np.testing.assert_array_equal(one, other)
+    traffic.messages = 0
+    model.set_weights([value + 1 for value in weights])
+    assert traffic.messages == 2
+    weights[0][:] = 0
+    for one, variable in zip(one_by_one, model.variables, strict=True):
+        np.testing.assert_array_equal(variable.numpy(), one + 1)
+
+
+def test_variables_of_every_kind_are_read_and_assigned_together(
+    strategy: ps.ParameterServerStrategy,
+) -> None:
+    with strategy.scope():
+        table = ps.Variable(np.arange(12.0).reshape(6, 2), name="table")
+        made = [
+            ps.Variable(7, name="count"),
+            table,
+            ps.Variable(np.zeros((0, 3), np.float32), name="empty"),
+            table.variables[1],
+            ps.Variable([True, False, True], name="flags"),
+            ps.ShardedVariable([ps.Variable([1.0, 2.0]), ps.Variable([3.0])]),
+        ]
+    made += [table, ps.Variable(np.ones((40, 2)), name="here")]
+    expected = [variable.numpy() for variable in made]
+    found = read_together(made)
+    for variable, one, other in zip(made, found, expected, strict=True):
+        np.testing.assert_array_equal(one, other)
+        assert (one.dtype, one.shape) == (variable.dtype, variable.shape)
+        one[...] = 0
+    assert (table.numpy() == expected[1]).all(), "what was read is a copy"
+    part = expected[3] + 1
+    assign_together(made, [8, *expected[1:3], part, ~expected[4], *expected[5:]])
+    assert int(made[0]) == 8
+    assert made[4].numpy().tolist() == [False, True, False]
+    with pytest.raises(InvalidArgumentError, match="'flags'"):
+        assign_together([made[0], made[4]], [9, np.array([0.5, 1.0, 2.0])])
+    assert int(made[0]) == 8

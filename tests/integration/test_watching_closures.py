@@ -23,7 +23,7 @@ def coordinator() -> Iterator[ps.ClusterCoordinator]:
         coordinator.close()
 
 
-def test_join_tells_how_far_closures_are(
+def test_join_reports_the_progress_of_closures(
     coordinator: ps.ClusterCoordinator, tmp_path: pathlib.Path
 ) -> None:
     gate, told = tmp_path / "gate", list[ps.JoinProgress]()
@@ -44,7 +44,7 @@ def test_join_tells_how_far_closures_are(
     coordinator.join(DEADLINE_S, print)
 
 
-def test_a_slow_trainer_is_told_from_the_others(coordinator: ps.ClusterCoordinator) -> None:
+def test_trainer_stats_name_the_straggler(coordinator: ps.ClusterCoordinator) -> None:
     def work() -> None:
         # Far apart, as a busy machine adds to both times.
         time.sleep(0.2 if ps.get_current_worker_index() else 0.01)
@@ -59,7 +59,7 @@ def test_a_slow_trainer_is_told_from_the_others(coordinator: ps.ClusterCoordinat
     assert "slow: its runs take" in repr(stats)
 
 
-def test_a_trace_tells_what_ran_where(
+def test_trace_holds_each_run_with_its_trainer_and_duration(
     coordinator: ps.ClusterCoordinator, tmp_path: pathlib.Path
 ) -> None:
     def step() -> None:

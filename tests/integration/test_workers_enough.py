@@ -54,7 +54,7 @@ def reading(dataset: ds.Dataset, pause_s: float, stop: threading.Event) -> threa
 
 
 @pytest.mark.parametrize("policy", [OFF, DYNAMIC])
-def test_a_fast_reader_of_a_slow_pipeline_asks_for_more_and_a_slow_reader_for_fewer(
+def test_fast_reader_raises_the_estimate_and_slow_reader_lowers_it(
     policy: ds.ShardingPolicy, capsys: pytest.CaptureFixture[str], tmp_path: pathlib.Path
 ) -> None:
     note = tmp_path / "note"
@@ -93,7 +93,7 @@ def test_a_fast_reader_of_a_slow_pipeline_asks_for_more_and_a_slow_reader_for_fe
         assert " would be enough (" in capsys.readouterr().out
 
 
-def test_the_status_as_json_says_why() -> None:
+def test_status_as_json_holds_the_estimate_and_its_reason() -> None:
     with local_service(workers=1) as service:
         assert estimate_at(service.target) is None
         stop = threading.Event()
@@ -110,20 +110,20 @@ def test_the_status_as_json_says_why() -> None:
         assert json.dumps(found)
 
 
-NEVER = threading.Event()
+NEVER_STOPPED = threading.Event()
 
 
-def test_a_command_that_fails_says_what_it_wrote() -> None:
-    fault, output = run_command("echo no such cluster; exit 3", {}, 5.0, NEVER)
+def test_failed_command_is_reported_with_its_output() -> None:
+    fault, output = run_command("echo no such cluster; exit 3", {}, 5.0, NEVER_STOPPED)
     assert (fault, output) == ("ended with status 3", "no such cluster")
-    assert run_command("true", {}, 5.0, NEVER) == ("", "")
+    assert run_command("true", {}, 5.0, NEVER_STOPPED) == ("", "")
 
 
-def test_a_command_that_hangs_is_killed_with_what_it_started(tmp_path: pathlib.Path) -> None:
+def test_hanging_command_is_killed_with_its_children(tmp_path: pathlib.Path) -> None:
     note = tmp_path / "pid"
     started_s = time.monotonic()
     command = f"sleep 600 & echo $! > {note}; echo waiting; sleep 600"
-    fault, output = run_command(command, {"PATH": "/bin:/usr/bin"}, 1.0, NEVER)
+    fault, output = run_command(command, {"PATH": "/bin:/usr/bin"}, 1.0, NEVER_STOPPED)
     assert (fault, output) == ("was killed after 1 s", "waiting")
     stopping = threading.Event()
     stopping.set()
@@ -132,7 +132,7 @@ def test_a_command_that_hangs_is_killed_with_what_it_started(tmp_path: pathlib.P
     wait_until(lambda: not is_running(int(note.read_text())), "the end of what it started")
 
 
-def test_a_watcher_outlives_a_look_and_a_command_that_fail(
+def test_scaling_command_survives_failed_looks_and_commands(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     looks: list[int] = []

@@ -34,12 +34,12 @@ def mutant(where: list[Mutant], *signs: str) -> Callable[[Callable[[Patch], None
 
 
 @mutant(SYNC_MUTANTS, "I1", "I7", "I10")
-def what_a_late_run_took_is_not_given_back(patch: Patch) -> None:
+def late_runs_do_not_give_rows_back(patch: Patch) -> None:
     patch.setattr(ClosureRun, "give_back", lambda _self: None)
 
 
 @mutant(SYNC_MUTANTS, "I7", "I1", "I8", "C1")
-def late_runs_count_all_the_same(patch: Patch) -> None:
+def aborted_changes_are_applied(patch: Patch) -> None:
     original = Commits.abort
 
     def abort(self: Any, trainer: str, key: Any, tries: int) -> None:
@@ -52,7 +52,7 @@ def late_runs_count_all_the_same(patch: Patch) -> None:
 
 
 @mutant(SYNC_MUTANTS, "I7", "I8")
-def rounds_end_before_all_servers_have_made_them(patch: Patch) -> None:
+def rounds_end_before_servers_apply_them(patch: Patch) -> None:
     def run(self: Any) -> None:
         while (order := self._scheduler.next_order()) is not None:
             self._scheduler.round_applied(order)
@@ -62,17 +62,17 @@ def rounds_end_before_all_servers_have_made_them(patch: Patch) -> None:
 
 
 @mutant(SYNC_MUTANTS, "was taken for lost", "not prepared here")
-def lost_trainers_are_fenced_in_the_middle_of_a_round(patch: Patch) -> None:
+def lost_trainers_are_fenced_within_a_round(patch: Patch) -> None:
     patch.setattr(Scheduler, "wait_for_round", lambda _self, _timeout_s, _is_undone: None)
 
 
 @mutant(SYNC_MUTANTS, "not prepared here", "I7")
-def what_was_made_is_made_again(patch: Patch) -> None:
+def applied_changes_are_applied_again(patch: Patch) -> None:
     patch.setattr(Commits, "_is_applied", lambda _self, _key: False)
 
 
 @mutant(SYNC_MUTANTS, "was taken for lost", "I7")
-def closures_of_a_decided_round_run_again_with_their_trainer(patch: Patch) -> None:
+def closures_of_a_decided_round_rerun_when_their_trainer_is_lost(patch: Patch) -> None:
     def held_by(state: Any, trainer: int) -> list[tuple[int, Any]]:
         this = state.round
         begun = (*state.running.items(), *this.prepared.items(), *this.decided.items())
@@ -83,7 +83,7 @@ def closures_of_a_decided_round_run_again_with_their_trainer(patch: Patch) -> No
 
 
 @mutant(SYNC_MUTANTS, "C1")
-def the_mean_is_over_all_trainers(patch: Patch) -> None:
+def gradient_mean_is_over_all_trainers(patch: Patch) -> None:
     original = applying.messages_of
 
     def messages_of(order: Any) -> Any:
@@ -97,7 +97,7 @@ def the_mean_is_over_all_trainers(patch: Patch) -> None:
 
 
 @mutant(SYNC_MUTANTS, "C1")
-def rounds_are_made_in_the_order_of_arrival(patch: Patch) -> None:
+def rounds_apply_closures_in_arrival_order(patch: Patch) -> None:
     original = Core._order_round
 
     def order_round(self: Any) -> None:
@@ -109,7 +109,7 @@ def rounds_are_made_in_the_order_of_arrival(patch: Patch) -> None:
 
 
 @mutant(SYNC_MUTANTS, "C1")
-def who_is_free_first_runs_the_next_closure(patch: Patch) -> None:
+def closures_are_assigned_in_reverse_trainer_order(patch: Patch) -> None:
     original = rounds.next_trainers
 
     def next_trainers(state: Any, rule: Any) -> list[int]:
@@ -119,7 +119,7 @@ def who_is_free_first_runs_the_next_closure(patch: Patch) -> None:
 
 
 @mutant(SYNC_MUTANTS, "I10")
-def rounds_wait_for_closures_that_nobody_schedules(patch: Patch) -> None:
+def partial_rounds_are_never_sealed(patch: Patch) -> None:
     patch.setattr(rounds, "seal", lambda _state, _below: ())
 
 
@@ -127,12 +127,12 @@ def rounds_wait_for_closures_that_nobody_schedules(patch: Patch) -> None:
 
 
 @mutant(SSP_MUTANTS, "C2")
-def nobody_waits_for_the_slowest(patch: Patch) -> None:
+def ssp_does_not_wait_for_the_slowest_trainer(patch: Patch) -> None:
     patch.setattr(Ssp, "may_start", lambda _self, _finished, _running, _slowest: True)
 
 
 @mutant(SSP_MUTANTS, "C2")
-def what_runs_does_not_count(patch: Patch) -> None:
+def ssp_does_not_count_running_closures(patch: Patch) -> None:
     def may_start(self: Ssp, finished: int, _running: int, slowest: int) -> bool:
         return finished - slowest <= self.staleness
 
@@ -140,7 +140,7 @@ def what_runs_does_not_count(patch: Patch) -> None:
 
 
 @mutant(SSP_MUTANTS, "I10", "C2")
-def the_dead_are_waited_for(patch: Patch) -> None:
+def ssp_waits_for_lost_trainers(patch: Patch) -> None:
     clocks: dict[tuple[int, int], int] = {}
 
     def slowest(self: CoordinatorState) -> int:

@@ -32,7 +32,7 @@ def mutant(*signs: str) -> Callable[[Callable[[Patch], None]], None]:
 
 
 @mutant("C4", "C1", "C2")
-def who_was_last_heard_somewhere_counts_as_standing_there(patch: Patch) -> None:
+def reports_before_a_roll_call_count_in_it(patch: Patch) -> None:
     original = rounds.mark
 
     def mark(state: Any, request: Any) -> Decision:
@@ -43,12 +43,12 @@ def who_was_last_heard_somewhere_counts_as_standing_there(patch: Patch) -> None:
 
 
 @mutant("C4", "C1")
-def nobody_is_waited_for_in_a_roll_call(patch: Patch) -> None:
+def roll_call_does_not_wait_for_absent_consumers(patch: Patch) -> None:
     patch.setattr(RoundTable, "absent", lambda _self: ())
 
 
 @mutant("C4", "C1")
-def consumers_do_not_stop(patch: Patch) -> None:
+def consumers_do_not_stop_in_a_roll_call(patch: Patch) -> None:
     original = RoundTracker.apply_answer
 
     def apply_answer(self: Any, report: Any, answer: Any) -> bool:
@@ -59,7 +59,7 @@ def consumers_do_not_stop(patch: Patch) -> None:
 
 
 @mutant("C1", "C4", "C2")
-def who_comes_back_begins_with_the_furthest(patch: Patch) -> None:
+def returning_consumer_begins_at_the_furthest_round(patch: Patch) -> None:
     original = roll_call._begins
 
     def begins(table: RoundTable) -> list[int]:
@@ -73,7 +73,7 @@ def who_comes_back_begins_with_the_furthest(patch: Patch) -> None:
 
 
 @mutant("C4")
-def one_that_is_ahead_is_caught_up_with(patch: Patch) -> None:
+def consumers_skip_different_numbers_of_rounds(patch: Patch) -> None:
     def align(state: Any, iteration_id: Any, table: RoundTable) -> Decision:
         if not table.is_calling_roll or table.missing() or table.absent():
             return Decision(())
@@ -85,12 +85,12 @@ def one_that_is_ahead_is_caught_up_with(patch: Patch) -> None:
 
 
 @mutant("C5")
-def lost_rounds_are_waited_for(patch: Patch) -> None:
+def lost_rounds_are_not_skipped(patch: Patch) -> None:
     patch.setattr(roll_call, "_end_of_lost", lambda _state, _table: 0)
 
 
 @mutant("I5")
-def a_shortened_journal_forgets_who_came_back(patch: Patch) -> None:
+def compaction_forgets_returning_consumers(patch: Patch) -> None:
     original = RoundTable.to_json
     patch.setattr(RoundTable, "to_json", lambda self: {**original(self), "newcomers": []})
 
@@ -99,7 +99,7 @@ def a_shortened_journal_forgets_who_came_back(patch: Patch) -> None:
 
 
 @mutant("C1", "C3", "I5", "fails")
-def complete_rounds_move_too(patch: Patch) -> None:
+def number_of_complete_rounds_can_decrease(patch: Patch) -> None:
     def record_progress(self: RoundTable) -> None:
         self.complete = min(self.received)
         self.blocks = [block for block in self.blocks if block.end > self.low]
@@ -108,12 +108,12 @@ def complete_rounds_move_too(patch: Patch) -> None:
 
 
 @mutant("C1", "C3")
-def void_rounds_are_handed_out(patch: Patch) -> None:
+def void_rounds_are_delivered(patch: Patch) -> None:
     patch.setattr(RoundTracker, "_drop_void", lambda _self: None)
 
 
 @mutant("C1", "C3", "C5")
-def what_was_received_of_a_lost_worker_counts(patch: Patch) -> None:
+def reports_before_the_loss_of_a_worker_count(patch: Patch) -> None:
     original = rounds.mark
 
     def mark(state: Any, request: Any) -> Decision:
@@ -124,7 +124,7 @@ def what_was_received_of_a_lost_worker_counts(patch: Patch) -> None:
 
 
 @mutant("C1", "C3")
-def workers_give_each_consumer_what_comes_next(patch: Patch) -> None:
+def workers_give_each_consumer_the_next_group(patch: Patch) -> None:
     def held(self: Any, _number: int, _generation: int) -> Any:
         if not self._ahead:
             return None
@@ -135,7 +135,7 @@ def workers_give_each_consumer_what_comes_next(patch: Patch) -> None:
 
 
 @mutant("C5")
-def workers_forget_rounds_that_somebody_has(patch: Patch) -> None:
+def workers_drop_rounds_before_all_consumers_have_them(patch: Patch) -> None:
     original = RoundBuffer._group_locked
 
     def held(self: Any, number: int, generation: int) -> Any:

@@ -99,7 +99,7 @@ class DispatcherNode(Node):
         self._parked: list[tuple[Call, int, pb.LeaseWindowsRequest, float]] = []
         self._yet_to_retry = 0
         self.service = DispatcherService(
-            clock=self,
+            clock=self.now_s,
             planner=lambda _plan, _repetition, _options: self._plan,
             saving=self._saving,
             journal=self,

@@ -24,12 +24,12 @@ def mutant(*signs: str) -> Callable[[Callable[[Patch], None]], None]:
 
 
 @mutant("I1")
-def the_first_end_is_that_of_the_loop(patch: Patch) -> None:
+def first_exhausted_trainer_ends_the_loop(patch: Patch) -> None:
     patch.setattr(decide, "meet_end", lambda *_run: decide.Decision())
 
 
 @mutant("I1")
-def what_a_lost_trainer_had_not_used_is_not_looked_for(patch: Patch) -> None:
+def rows_returned_by_a_lost_trainer_are_not_looked_for(patch: Patch) -> None:
     apply = CoordinatorState.apply
 
     def keep_ends(self: CoordinatorState, event: ev.Event) -> None:
@@ -43,10 +43,10 @@ def what_a_lost_trainer_had_not_used_is_not_looked_for(patch: Patch) -> None:
 
 
 @mutant("I10")
-def who_has_no_data_is_waited_for(patch: Patch) -> None:
+def ssp_waits_for_exhausted_trainers(patch: Patch) -> None:
     patch.setattr(exhausted, "slowest", lambda state: state.slowest)
 
 
 @mutant("I10")
-def rounds_wait_for_what_has_no_data(patch: Patch) -> None:
+def sync_rounds_wait_for_exhausted_trainers(patch: Patch) -> None:
     patch.setattr(exhausted, "shunned", lambda _state: set())

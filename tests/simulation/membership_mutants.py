@@ -13,14 +13,14 @@ from dataservice.dispatcher.worker_set import WorkerSet
 from tests.simulation.mutants import Patch, mutant
 
 
-@mutant("I12", walls_off="intervals that fit into the configured time-outs")
-def time_outs_do_not_follow_the_intervals(patch: Patch) -> None:
+@mutant("I12", defences_off="intervals that fit into the configured time-outs")
+def timeouts_ignore_heartbeat_intervals(patch: Patch) -> None:
     patch.setattr(presence, "least_interval_s", lambda clients, _heartbeats_per_s: 1.0 * clients)
     patch.setattr(presence, "timeout_s", lambda configured_s, _interval_s: configured_s)
 
 
 @mutant("I10")
-def readers_are_not_told_who_came(patch: Patch) -> None:
+def worker_set_changes_omit_new_workers(patch: Patch) -> None:
     original = WorkerSet.since
 
     def since(self: WorkerSet, known: int, workers: Any) -> Any:
@@ -31,7 +31,7 @@ def readers_are_not_told_who_came(patch: Patch) -> None:
 
 
 @mutant("I10")
-def readers_take_changes_for_the_whole(patch: Patch) -> None:
+def readers_take_worker_set_changes_for_the_whole_set(patch: Patch) -> None:
     def apply(self: KnownWorkers, reply: Any) -> None:
         self.replace(reply.workers, reply.members_version)
 

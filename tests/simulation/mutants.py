@@ -1,6 +1,6 @@
 """Deliberate mistakes in the protocol, each of which the simulation must notice.
 
-A mutant changes one decision of the real code. If a second defence ("wall") hides the mistake, the
+A mutant changes one decision of the real code. If a second defence hides the mistake, the
 mutant removes that defence as well and names it: a defence counts only if its absence is noticed.
 """
 
@@ -22,10 +22,9 @@ from dataservice.dispatcher.jobs import Iteration
 from dataservice.dispatcher.journal_frames import decode_frame
 from dataservice.dispatcher.liveness import Deadlines
 from dataservice.dispatcher.long_polls import LongPolls
-from dataservice.dispatcher.plans import RowMark
 from dataservice.dispatcher.window_records import Phase
 from dataservice.dispatcher.windows import WindowTable
-from dataservice.ranges import Consumed, Ranges
+from dataservice.ranges import Consumed, Ranges, RowMark
 from dataservice.wire.elements import RowSpan
 from dataservice.worker.dispatcher_link import DispatcherLink, StreamLeases
 from dataservice.worker.rebatch import Rebatcher
@@ -39,14 +38,14 @@ Patch = pytest.MonkeyPatch
 class Mutant(NamedTuple):
     """A deliberate mistake, which `apply` patches into the real code.
 
-    The text of the first failure must contain one of `signs`. `walls_off` names the defences that
-    are removed as well. `poisoned` is the share of lives in which a window kills its workers.
+    The text of the first failure must contain one of `signs`. `defences_off` names the defences
+    that are removed as well. `poisoned` is the share of seeds in which a window kills its workers.
     """
 
     name: str
     apply: Callable[[Patch], None]
     signs: tuple[str, ...]
-    walls_off: str = ""
+    defences_off: str = ""
     poisoned: float = 0.0
 
 
@@ -54,10 +53,10 @@ MUTANTS: list[Mutant] = []
 
 
 def mutant(
-    *signs: str, walls_off: str = "", poisoned: float = 0.0
+    *signs: str, defences_off: str = "", poisoned: float = 0.0
 ) -> Callable[[Callable[[Patch], None]], None]:
     def note(apply: Callable[[Patch], None]) -> None:
-        MUTANTS.append(Mutant(apply.__name__, apply, signs, walls_off, poisoned))
+        MUTANTS.append(Mutant(apply.__name__, apply, signs, defences_off, poisoned))
 
     return note
 
@@ -86,24 +85,24 @@ def _trust(patch: Patch, *, checks_age: bool, drops_known: bool, refuses_gaps: b
 
 
 @mutant("I1")
-def reader_keeps_rows_it_has(patch: Patch) -> None:
+def reader_accepts_duplicate_rows(patch: Patch) -> None:
     _trust(patch, checks_age=True, drops_known=False, refuses_gaps=True)
 
 
-@mutant("I1", walls_off="streams that lose nothing: a frame gets lost")
+@mutant("I1", defences_off="streams that lose nothing: a frame gets lost")
 def reader_accepts_gaps(patch: Patch) -> None:
     lose_frames(patch)
     _trust(patch, checks_age=True, drops_known=True, refuses_gaps=False)
 
 
-@mutant("I4", walls_off="readers drop streams of lost workers, who give up what they had")
+@mutant("I4", defences_off="readers drop streams of lost workers, who give up what they had")
 def reader_accepts_old_generations(patch: Patch) -> None:
     keep_zombies(patch)
     _trust(patch, checks_age=False, drops_known=True, refuses_gaps=True)
 
 
-@mutant("I4", walls_off="readers drop streams of lost workers, who give up what they had")
-def reader_answers_fences_and_goes_on(patch: Patch) -> None:
+@mutant("I4", defences_off="readers drop streams of lost workers, who give up what they had")
+def reader_answers_fences_without_obeying_them(patch: Patch) -> None:
     keep_zombies(patch)
     original = Tracker.fence
 
@@ -118,7 +117,7 @@ def reader_answers_fences_and_goes_on(patch: Patch) -> None:
 
 
 @mutant("I1", "I6")
-def reader_acknowledges_what_it_only_received(patch: Patch) -> None:
+def reader_acknowledges_rows_that_it_only_received(patch: Patch) -> None:
     original = Tracker.receive
 
     def receive(self: Tracker, source: str, spans: Any, *, divisible: bool = True) -> Any:
@@ -144,7 +143,7 @@ def reader_ignores_checksums(patch: Patch) -> None:
 
 
 @mutant("I4", "I5")
-def dispatcher_answers_before_the_disk_has_it(patch: Patch) -> None:
+def dispatcher_answers_before_facts_are_durable(patch: Patch) -> None:
     def reply(self: DispatcherNode, call: Any, number: int, value: Any) -> None:
         self._send(call, number, value)
 
@@ -189,7 +188,7 @@ def lost_workers_are_not_fenced(patch: Patch) -> None:
 
 
 @mutant("I10", "is still read by")
-def nobody_is_ever_missed(patch: Patch) -> None:
+def silent_clients_never_time_out(patch: Patch) -> None:
     patch.setattr(Deadlines, "expired", lambda _self, _now_s: [])
 
 
@@ -213,8 +212,8 @@ def windows_are_leased_twice(patch: Patch) -> None:
     patch.setattr(WindowTable, "candidates", candidates)
 
 
-@mutant("I1", "DataLossError", walls_off="dedup of rows; no frame comes twice")
-def live_readers_get_rows_again_from_what_they_consumed(patch: Patch) -> None:
+@mutant("I1", "DataLossError", defences_off="dedup of rows; no frame comes twice")
+def released_windows_restart_at_row_zero(patch: Patch) -> None:
     trust_rows(patch)
     original = WindowTable.release
 
@@ -248,7 +247,7 @@ def fences_do_not_wait_for_the_owner(patch: Patch) -> None:
 
 
 @mutant("I1", "I10", "I4", "DataLossError")
-def owners_are_forgotten_when_a_lease_ends(patch: Patch) -> None:
+def release_forgets_the_owner_of_a_window(patch: Patch) -> None:
     original = WindowTable.release
 
     def release(self: WindowTable, reader: Any, marks: Any) -> None:
@@ -264,7 +263,7 @@ def owners_are_forgotten_when_a_lease_ends(patch: Patch) -> None:
 
 
 @mutant("I1", "I7")
-def what_a_dead_reader_received_counts_as_consumed(patch: Patch) -> None:
+def rows_received_by_lost_readers_count_as_consumed(patch: Patch) -> None:
     original = WindowTable.forget_reader
 
     def forget_reader(self: WindowTable, reader: Any) -> None:
@@ -276,8 +275,8 @@ def what_a_dead_reader_received_counts_as_consumed(patch: Patch) -> None:
     patch.setattr(WindowTable, "forget_reader", forget_reader)
 
 
-@mutant("I10", walls_off="leases that are given back")
-def a_new_stream_leaves_old_leases_alone(patch: Patch) -> None:
+@mutant("I10", defences_off="leases that are given back")
+def new_stream_does_not_fence_old_leases(patch: Patch) -> None:
     patch.setattr(StreamLeases, "give_back", lambda _self, _leases: None)
     original = DispatcherLink.lease
 
@@ -287,8 +286,8 @@ def a_new_stream_leaves_old_leases_alone(patch: Patch) -> None:
     patch.setattr(DispatcherLink, "lease", lease)
 
 
-@mutant("I10", walls_off="leases that are given back; a network that is in good order")
-def requests_of_given_up_streams_are_served(patch: Patch) -> None:
+@mutant("I10", defences_off="leases that are given back; a network that is in good order")
+def late_lease_requests_of_old_streams_are_served(patch: Patch) -> None:
     _with_world(patch, "doubling", 0.3)
     _with_world(patch, "delay_s", 0.3)
     original = leasing.lease_windows
@@ -307,12 +306,12 @@ def requests_of_given_up_streams_are_served(patch: Patch) -> None:
 
 
 @mutant("I10")
-def who_finds_no_seat_never_asks_again(patch: Patch) -> None:
+def refused_long_polls_never_ask_again(patch: Patch) -> None:
     patch.setattr(LongPolls, "pause_s", lambda _self, _now_s: 1e6)
 
 
-@mutant("I10", walls_off="the fence that a new stream puts up")
-def repeated_requests_get_new_windows(patch: Patch) -> None:
+@mutant("I10", defences_off="the fence that a new stream puts up")
+def repeated_lease_requests_get_new_windows(patch: Patch) -> None:
     original = DispatcherLink.lease
 
     class Unnumbered:
@@ -327,7 +326,7 @@ def repeated_requests_get_new_windows(patch: Patch) -> None:
 
 
 @mutant("fails")
-def a_worker_outliving_its_lease_fails_its_readers(patch: Patch) -> None:
+def worker_with_expired_lease_fails_its_readers(patch: Patch) -> None:
     def ask(self: Any, count: int, wait_s: float, should_stop: Any) -> Any:
         grant = self._link.lease(*self._stream, count, wait_s, should_stop, begins=self._begins)
         self._begins = False
@@ -337,7 +336,7 @@ def a_worker_outliving_its_lease_fails_its_readers(patch: Patch) -> None:
 
 
 @mutant("I10", "contradict")
-def a_worker_keeps_its_place_when_another_takes_its_address(patch: Patch) -> None:
+def worker_is_not_lost_when_another_registers_its_address(patch: Patch) -> None:
     original = decide.register_worker
 
     def register_worker(state: Any, request: Any) -> Any:
@@ -352,7 +351,7 @@ def a_worker_keeps_its_place_when_another_takes_its_address(patch: Patch) -> Non
 
 
 @mutant("I6")
-def positions_count_what_was_only_received(patch: Patch) -> None:
+def positions_count_rows_that_were_only_received(patch: Patch) -> None:
     def consumed(self: Tracker) -> Consumed:
         counted = Consumed(self._finished.copy())
         for index, window in self._windows.items():
@@ -366,7 +365,7 @@ def positions_count_what_was_only_received(patch: Patch) -> None:
 
 
 @mutant("I1", "DataLossError")
-def windows_that_were_begun_begin_anew(patch: Patch) -> None:
+def resume_restarts_partly_consumed_windows(patch: Patch) -> None:
     original = WindowTable.resume
 
     def resume(self: WindowTable, consumed: Consumed) -> None:
@@ -376,7 +375,7 @@ def windows_that_were_begun_begin_anew(patch: Patch) -> None:
 
 
 @mutant("I1", "I10")
-def windows_before_the_last_one_count_as_done(patch: Patch) -> None:
+def resume_counts_windows_before_the_last_as_done(patch: Patch) -> None:
     original = WindowTable.resume
 
     def resume(self: WindowTable, consumed: Consumed) -> None:
@@ -389,7 +388,7 @@ def windows_before_the_last_one_count_as_done(patch: Patch) -> None:
 
 
 @mutant("I7")
-def rows_leave_as_they_come(patch: Patch) -> None:
+def ordered_rows_leave_in_arrival_order(patch: Patch) -> None:
     def add(_self: Sequencer, spans: Any, batch: Any) -> list[Chunk]:
         offset, chunks = 0, []
         for span in spans:
@@ -402,12 +401,12 @@ def rows_leave_as_they_come(patch: Patch) -> None:
 
 
 @mutant("I10", "I7")
-def a_new_reader_knows_nothing_of_the_one_before(patch: Patch) -> None:
+def new_ordered_reader_waits_for_windows_done_before_it(patch: Patch) -> None:
     patch.setattr(Sequencer, "_skip_done", lambda _self, index: index)
 
 
 @mutant("I10")
-def windows_that_were_given_back_count_as_ahead(patch: Patch) -> None:
+def returned_windows_count_as_lookahead(patch: Patch) -> None:
     def grant_size(state: Any, table: WindowTable, request: Any) -> int:
         first_open = min(table.records, default=table.cursor)
         ahead = max(1, len(state.workers)) - (table.cursor - first_open)
@@ -420,7 +419,7 @@ def windows_that_were_given_back_count_as_ahead(patch: Patch) -> None:
 
 
 @mutant("I1")
-def readers_are_told_the_end_too_early(patch: Patch) -> None:
+def readers_see_the_end_while_windows_are_open(patch: Patch) -> None:
     def is_over_for(self: WindowTable, _reader: Any) -> bool:
         return self.is_exhausted and self.cursor == self.planned and not self.orphans
 
@@ -428,7 +427,7 @@ def readers_are_told_the_end_too_early(patch: Patch) -> None:
 
 
 @mutant("I10", "contradict")
-def the_end_is_never_noticed(patch: Patch) -> None:
+def iterations_never_finish(patch: Patch) -> None:
     patch.setattr(Iteration, "finish_if_done", lambda _self: None)
 
 

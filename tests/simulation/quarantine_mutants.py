@@ -15,22 +15,22 @@ from tests.simulation.mutants import Patch, mutant
 
 
 @mutant("I10", "I11", poisoned=1.0)
-def windows_that_kill_are_never_given_up(patch: Patch) -> None:
+def poisoned_windows_are_never_quarantined(patch: Patch) -> None:
     patch.setattr(Suspicions, "is_guilty", lambda _self, _window: False)
 
 
 @mutant("I5", "I11", poisoned=1.0)
-def suspects_run_beside_others(patch: Patch) -> None:
+def suspect_windows_run_beside_others(patch: Patch) -> None:
     patch.setattr(Suspicions, "is_suspect", lambda _self, _window: False)
 
 
 @mutant("I10", poisoned=1.0)
-def a_worker_of_which_a_stream_broke_stays_accused(patch: Patch) -> None:
+def workers_are_never_acquitted(patch: Patch) -> None:
     patch.setattr(quarantine, "acquit", lambda _state, _worker: leasing.Decision(()))
 
 
 @mutant("I11", poisoned=1.0)
-def any_word_of_a_worker_acquits_it(patch: Patch) -> None:
+def any_call_of_a_worker_acquits_it(patch: Patch) -> None:
     original = DispatcherService._renew_worker
 
     def renew(self: Any, worker_id: Any) -> None:
@@ -41,6 +41,6 @@ def any_word_of_a_worker_acquits_it(patch: Patch) -> None:
 
 
 @mutant("I5", poisoned=1.0)
-def compaction_forgets_what_is_suspected(patch: Patch) -> None:
+def compaction_forgets_suspicions(patch: Patch) -> None:
     original = compaction.image_of
     patch.setattr(compaction, "image_of", lambda table: replace(original(table), cases=()))

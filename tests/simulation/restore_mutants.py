@@ -54,7 +54,7 @@ def mutant(
 
 
 @mutant("I1", "I7", "I8")
-def a_save_waits_for_no_closure(patch: Patch) -> None:
+def save_does_not_wait_for_running_closures(patch: Patch) -> None:
     @contextmanager
     def held(self: Any, _timeout_s: float) -> Iterator[None]:
         core = self._core
@@ -71,7 +71,7 @@ def a_save_waits_for_no_closure(patch: Patch) -> None:
 
 
 @mutant("C3", rules="sync")
-def a_save_ends_a_round_that_is_scheduled_in_part(patch: Patch) -> None:
+def save_seals_a_partly_scheduled_round(patch: Patch) -> None:
     original = Barrier.held
 
     @contextmanager
@@ -85,12 +85,12 @@ def a_save_ends_a_round_that_is_scheduled_in_part(patch: Patch) -> None:
 
 
 @mutant("I7")
-def closures_that_ended_are_not_run_again(patch: Patch) -> None:
+def restore_does_not_requeue_ended_closures(patch: Patch) -> None:
     patch.setattr(Rollback, "requeue", lambda _self, _parts: 0)
 
 
 @mutant("I7")
-def a_save_forgets_what_ends_after_it(patch: Patch) -> None:
+def save_forgets_closures_that_end_after_it(patch: Patch) -> None:
     def forget_all(self: Any, _mark: int) -> None:
         self._core.kept = {}
 
@@ -98,7 +98,7 @@ def a_save_forgets_what_ends_after_it(patch: Patch) -> None:
 
 
 @mutant("I7")
-def parts_that_were_undone_are_not_made_again(patch: Patch) -> None:
+def undone_parts_still_count_as_made(patch: Patch) -> None:
     apply = CoordinatorState.apply
 
     def keep_parts(self: Any, event: ev.Event) -> None:
@@ -109,27 +109,27 @@ def parts_that_were_undone_are_not_made_again(patch: Patch) -> None:
 
 
 @mutant("I7")
-def parts_in_a_checkpoint_are_made_again(patch: Patch) -> None:
+def restore_forgets_the_parts_in_a_checkpoint(patch: Patch) -> None:
     patch.setattr(Rollback, "parts", lambda _self: {})
 
 
 @mutant("I1", "I7", "I8", "I9")
-def everything_goes_back_in_the_old_session(patch: Patch) -> None:
+def restore_keeps_the_old_session(patch: Patch) -> None:
     patch.setattr(RemoteParameters, "change_session", lambda _self, _session: None)
 
 
 @mutant("session s1 is over", "I1", "I7", "is over")
-def who_joins_in_a_restore_stays_in_the_old_session(patch: Patch) -> None:
+def trainer_joining_in_a_restore_keeps_the_old_session(patch: Patch) -> None:
     patch.setattr(TrainerLink, "_check_session", lambda _self: None)
 
 
 @mutant("I1", "I7", "I10")
-def what_is_given_up_is_not_told(patch: Patch) -> None:
+def give_up_does_not_stop_new_closures(patch: Patch) -> None:
     patch.setattr(decide, "give_up", decide.cancel_all)
 
 
 @mutant("I11")
-def the_program_goes_back_before_everything_else_is_back(patch: Patch) -> None:
+def program_rolls_back_before_the_restore_is_complete(patch: Patch) -> None:
     wait_restored = RecoverySwitch.wait_restored
 
     def at_once(self: RecoverySwitch, error: Exception) -> bool:
@@ -139,7 +139,7 @@ def the_program_goes_back_before_everything_else_is_back(patch: Patch) -> None:
 
 
 @mutant("I1")
-def what_ended_beside_a_lost_server_counts(patch: Patch) -> None:
+def results_sent_with_a_lost_server_error_count(patch: Patch) -> None:
     results = Scheduler.results
 
     def check_last(self: TrainerLink, ended: list[RunResult]) -> None:
@@ -152,12 +152,12 @@ def what_ended_beside_a_lost_server_counts(patch: Patch) -> None:
 
 
 @mutant("I11", "I1", "I7")
-def a_fit_has_no_last_word(patch: Patch) -> None:
+def fit_ends_although_a_restore_is_due(patch: Patch) -> None:
     patch.setattr(RecoverySwitch, "end_restoring", lambda _self, _is_behind: True)
 
 
 @mutant("I11", "I1", "I7")
-def a_restore_may_begin_after_the_last_word(patch: Patch) -> None:
+def restore_may_begin_after_the_end_of_fit(patch: Patch) -> None:
     def end_restoring(self: Restorer, is_behind: Any) -> bool:
         return not self.is_restoring and not is_behind()
 
@@ -165,19 +165,19 @@ def a_restore_may_begin_after_the_last_word(patch: Patch) -> None:
 
 
 @mutant("C3", rules="sync")
-def the_mean_is_over_those_who_changed_something_here(patch: Patch) -> None:
+def gradient_mean_is_over_the_updates_of_one_server(patch: Patch) -> None:
     mean = steps._mean_update
     patch.setattr(steps, "_mean_update", lambda updates, _gradients: mean(updates, len(updates)))
 
 
 @mutant("C3", rules="sync")
-def rounds_are_sums(patch: Patch) -> None:
+def rounds_sum_gradients(patch: Patch) -> None:
     mean = steps._mean_update
     patch.setattr(steps, "_mean_update", lambda updates, _gradients: mean(updates, 1))
 
 
 @mutant("C3", rules="sync")
-def of_a_row_that_several_change_the_last_counts(patch: Patch) -> None:
+def last_gradient_of_a_shared_row_wins(patch: Patch) -> None:
     def last(updates: Any, gradients: int) -> Any:
         rows = ((ids, each) for _, ids, each in updates)
         newest = {int(r): s for ids, each in rows for r, s in zip(ids, each, strict=True)}
@@ -189,7 +189,7 @@ def of_a_row_that_several_change_the_last_counts(patch: Patch) -> None:
 
 
 @mutant("C3", rules="sync")
-def rounds_are_made_anew_of_whatever_waits(patch: Patch) -> None:
+def requeued_closures_forget_their_rounds(patch: Patch) -> None:
     reopen = decide.reopen
 
     def forget_rounds(state: Any, were_in: Any, *others: Any) -> Any:
@@ -199,12 +199,12 @@ def rounds_are_made_anew_of_whatever_waits(patch: Patch) -> None:
 
 
 @mutant("C1", "C3", "I7", "I10", rules="sync")
-def a_round_that_a_lost_server_broke_off_stands(patch: Patch) -> None:
+def interrupted_round_is_not_undone(patch: Patch) -> None:
     patch.setattr(rounds, "undo_round", lambda _state: ())
 
 
 @mutant("C2", rules="ssp")
-def what_runs_again_is_not_counted(patch: Patch) -> None:
+def rerun_closures_do_not_advance_clocks(patch: Patch) -> None:
     apply, tick = CoordinatorState.apply, CoordinatorState._tick
     again: set[tuple[int, int]] = set()
 
@@ -222,7 +222,7 @@ def what_runs_again_is_not_counted(patch: Patch) -> None:
 
 
 @mutant("C2", rules="ssp")
-def who_comes_back_counts_as_the_furthest(patch: Patch) -> None:
+def joining_trainer_gets_the_furthest_clock(patch: Patch) -> None:
     apply = CoordinatorState.apply
 
     def join_in_front(self: CoordinatorState, event: ev.Event) -> None:
@@ -235,7 +235,7 @@ def who_comes_back_counts_as_the_furthest(patch: Patch) -> None:
 
 
 @mutant("I1", "I7", "I8", rules="ssp")
-def a_restore_forgets_what_ended_since_its_checkpoint(patch: Patch) -> None:
+def restore_forgets_closures_ended_since_its_checkpoint(patch: Patch) -> None:
     def requeue(self: Rollback, parts: Any) -> int:
         self._core.kept = {}
         self._core.apply(decide.reopen(self._core.state, {}, {}, parts))
@@ -245,12 +245,12 @@ def a_restore_forgets_what_ended_since_its_checkpoint(patch: Patch) -> None:
 
 
 @mutant("I7", rules="failing")
-def what_was_told_ends_with_another_error(patch: Patch) -> None:
+def reported_closures_are_cancelled_by_another_error(patch: Patch) -> None:
     patch.setattr(propagation, "cancellations_of_others", propagation.cancellations_of_all)
 
 
 @mutant("I10", rules="failing")
-def what_was_told_waits_until_an_error_is_shown(patch: Patch) -> None:
+def assignment_waits_until_an_error_is_raised(patch: Patch) -> None:
     assign = assigning.assign
 
     def not_yet(state: CoordinatorState, *ahead: Any) -> decide.Decision:
@@ -260,7 +260,7 @@ def what_was_told_waits_until_an_error_is_shown(patch: Patch) -> None:
 
 
 @mutant("C1", "C3", "I10", rules="second")
-def a_round_that_is_made_anew_has_the_number_of_one_that_was(patch: Patch) -> None:
+def undone_round_reuses_its_number(patch: Patch) -> None:
     apply = CoordinatorState.apply
 
     def use_twice(self: CoordinatorState, event: ev.Event) -> None:
@@ -272,10 +272,10 @@ def a_round_that_is_made_anew_has_the_number_of_one_that_was(patch: Patch) -> No
 
 
 @mutant("was lost once more", rules="hard")
-def one_more_loss_ends_a_restore(patch: Patch) -> None:
+def restore_is_tried_only_once(patch: Patch) -> None:
     patch.setattr(restoring, "_TRIES_MAX", 1)
 
 
 @mutant("I7", rules="hard")
-def a_restore_overlooks_what_is_being_saved(patch: Patch) -> None:
+def restore_ignores_a_save_in_progress(patch: Patch) -> None:
     patch.setattr(LateCheckpoints, "alone", lambda self: self._lock)

@@ -35,12 +35,12 @@ def mutant(*signs: str) -> Callable[[Callable[[Patch], None]], None]:
 
 
 @mutant("S1", "S2", "S3")
-def attempts_write_over_each_other(patch: Patch) -> None:
+def attempts_share_chunk_names(patch: Patch) -> None:
     patch.setattr(Chunk, "name", property(lambda self: f"chunk_{self.number:08}_{self.rows}.arrow"))
 
 
 @mutant("S1", "S2", "S3")
-def contents_are_not_synced(patch: Patch) -> None:
+def file_contents_are_not_synced(patch: Patch) -> None:
     disk = atomic_folder.os
     quiet = _Without(
         disk, "fsync", lambda what: disk.fsync(what) if isinstance(what, str) else None
@@ -59,12 +59,12 @@ class _Without:
 
 
 @mutant("S1", "S2", "S3")
-def names_are_not_synced(patch: Patch) -> None:
+def folders_are_not_synced(patch: Patch) -> None:
     patch.setattr(atomic_folder, "sync_folder", lambda _path: None)
 
 
 @mutant("S1", "S2", "S4")
-def files_are_made_under_their_names(patch: Patch) -> None:
+def files_are_written_without_atomic_rename(patch: Patch) -> None:
     def commit(self: Any, draft: str, name: str, **_more: bool) -> None:
         self._files.put_file(draft, f"{self._root}/{name}")
 
@@ -79,7 +79,7 @@ def files_are_made_under_their_names(patch: Patch) -> None:
 
 
 @mutant("S2", "S4")
-def whoever_begins_takes_the_folder(patch: Patch) -> None:
+def metadata_of_another_snapshot_is_overwritten(patch: Patch) -> None:
     def write_metadata(self: Any, metadata: Any) -> None:
         self._write_json(METADATA, metadata.to_json())
 
@@ -87,7 +87,7 @@ def whoever_begins_takes_the_folder(patch: Patch) -> None:
 
 
 @mutant("S4")
-def a_name_that_is_taken_is_made_free(patch: Patch) -> None:
+def rename_replaces_existing_files(patch: Patch) -> None:
     def rename_once(self: Any, passing: str, final: str, **_more: bool) -> None:
         if self._files.exists(final):
             self._files.rm_file(final)
@@ -97,7 +97,7 @@ def a_name_that_is_taken_is_made_free(patch: Patch) -> None:
 
 
 @mutant("S2", "S1")
-def windows_are_reported_before_they_have_their_names(patch: Patch) -> None:
+def windows_are_reported_before_their_chunks_are_committed(patch: Patch) -> None:
     original = AtomicFolder.commit
 
     def commit(self: Any, draft: str, name: str, **_more: bool) -> None:
@@ -108,7 +108,7 @@ def windows_are_reported_before_they_have_their_names(patch: Patch) -> None:
 
 
 @mutant("S1", "S3")
-def all_unlisted_files_are_removed_by_whoever_reports(patch: Patch) -> None:
+def each_writer_removes_the_chunks_of_others(patch: Patch) -> None:
     original = SnapshotFolder.write_chunk
 
     def write_chunk(self: Any, *args: Any) -> Any:
@@ -123,12 +123,12 @@ def all_unlisted_files_are_removed_by_whoever_reports(patch: Patch) -> None:
 
 
 @mutant("S4", "I5")
-def windows_of_lost_workers_stay_theirs(patch: Patch) -> None:
+def windows_of_lost_workers_are_not_freed(patch: Patch) -> None:
     patch.setattr(Snapshots, "lose_worker", lambda _self, _worker_id: None)
 
 
 @mutant("S4")
-def a_lost_answer_is_not_given_again(patch: Patch) -> None:
+def lost_lease_reply_is_not_repeated(patch: Patch) -> None:
     original = saving.lease
 
     def lease(state: Any, request: Any) -> Decision:
@@ -139,7 +139,7 @@ def a_lost_answer_is_not_given_again(patch: Patch) -> None:
 
 
 @mutant("I5", "S1")
-def a_shortened_journal_forgets_chunks(patch: Patch) -> None:
+def compaction_forgets_chunks(patch: Patch) -> None:
     original = Snapshots.facts
     patch.setattr(
         Snapshots, "facts", lambda self: (replace(fact, chunks=()) for fact in original(self))
@@ -178,7 +178,7 @@ def done_is_written_when_all_windows_are_leased(patch: Patch) -> None:
 
 
 @mutant("S4", "I5")
-def who_is_to_write_done_is_waited_for_for_ever(patch: Patch) -> None:
+def lost_worker_keeps_the_task_of_writing_done(patch: Patch) -> None:
     original = Snapshot.lose_worker
 
     def lose_worker(self: Any, worker_id: Any) -> None:
@@ -203,7 +203,7 @@ def done_is_reported_before_it_is_written(patch: Patch) -> None:
 
 
 @mutant("S1", "S2", "S3", "S4")
-def a_repeated_request_begins_anew(patch: Patch) -> None:
+def repeated_save_request_starts_another_snapshot(patch: Patch) -> None:
     original = saving.attach
 
     def attach(state: Any, request: Any) -> Snapshot | None:

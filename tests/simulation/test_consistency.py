@@ -14,7 +14,7 @@ import pytest
 from tests.simulation.base_scenario import Outcome
 from tests.simulation.consistency_mutants import SSP_MUTANTS, SYNC_MUTANTS
 from tests.simulation.mutants import Mutant
-from tests.simulation.noticing import CONSISTENCY_LIVES, noticed_consistency
+from tests.simulation.noticing import CONSISTENCY_SEEDS_MAX, noticed_consistency
 from tests.simulation.training_scenario import play_ssp, play_sync, staged
 
 SEEDS = int(os.environ.get("CONSISTENCY_SEEDS", "20"))
@@ -22,7 +22,7 @@ MUTANTS = [*SYNC_MUTANTS, *SSP_MUTANTS]
 
 
 @pytest.mark.parametrize("play", [play_sync, play_ssp])
-def test_whatever_fails_the_rule_holds_and_each_closure_counts_once(
+def test_consistency_rule_holds_and_closures_count_once_whatever_fails(
     play: Callable[[int], Outcome],
 ) -> None:
     with staged():
@@ -32,7 +32,7 @@ def test_whatever_fails_the_rule_holds_and_each_closure_counts_once(
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=[mutant.name for mutant in MUTANTS])
-def test_the_mistake_is_noticed(mutant: Mutant) -> None:
+def test_mutant_is_noticed(mutant: Mutant) -> None:
     failure = noticed_consistency(mutant)
-    assert failure is not None, f"{mutant.name} survived {CONSISTENCY_LIVES} lives"
+    assert failure is not None, f"{mutant.name} survived {CONSISTENCY_SEEDS_MAX} seeds"
     assert any(sign in str(failure) for sign in mutant.signs), failure

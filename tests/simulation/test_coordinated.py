@@ -12,12 +12,12 @@ import pytest
 from tests.simulation.coordinated_mutants import COORDINATED_MUTANTS
 from tests.simulation.coordinated_scenario import play, staged
 from tests.simulation.mutants import Mutant
-from tests.simulation.noticing import COORDINATED_LIVES, noticed_coordinated
+from tests.simulation.noticing import COORDINATED_SEEDS_MAX, noticed_coordinated
 
 SEEDS = int(os.environ.get("COORDINATED_SEEDS", "15"))
 
 
-def test_whatever_fails_all_consumers_step_together() -> None:
+def test_consumers_step_together_whatever_fails() -> None:
     with staged():
         outcomes = [play(seed) for seed in range(SEEDS)]
         assert [play(seed) for seed in range(3)] == outcomes[:3]
@@ -26,13 +26,13 @@ def test_whatever_fails_all_consumers_step_together() -> None:
 
 
 @pytest.mark.parametrize("seed", [3164, 3353, 3423])
-def test_who_waits_until_a_time_on_an_offset_clock_sees_it_come(seed: int) -> None:
+def test_wait_on_an_offset_clock_ends_at_its_time(seed: int) -> None:
     with staged():
         play(seed)
 
 
 @pytest.mark.parametrize("mutant", COORDINATED_MUTANTS, ids=[m.name for m in COORDINATED_MUTANTS])
-def test_the_mistake_is_noticed(mutant: Mutant) -> None:
+def test_mutant_is_noticed(mutant: Mutant) -> None:
     failure = noticed_coordinated(mutant)
-    assert failure is not None, f"{mutant.name} survived {COORDINATED_LIVES} lives"
+    assert failure is not None, f"{mutant.name} survived {COORDINATED_SEEDS_MAX} seeds"
     assert any(sign in str(failure) for sign in mutant.signs), failure

@@ -10,18 +10,18 @@ from tests.simulation import fibers
 from tests.simulation.world import World
 
 
-def test_a_thread_that_waits_for_something_real_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_thread_that_waits_in_real_time_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fibers, "_REAL_WAIT_MAX_S", 0.2)
     real = threading.Event()
     carrier = fibers._Carrier()
-    fiber = fibers.Fiber(real.wait, node=_Alone())
+    fiber = fibers.Fiber(real.wait, node=_SingleThreadProcess())
     fiber._carrier, carrier.job = carrier, fiber._main
     with pytest.raises(RuntimeError, match=r"waits in real time: .*threading\.py:\d+ in "):
         fiber._run()
     real.set()
 
 
-def test_time_goes_on_however_little_of_a_wait_is_left() -> None:
+def test_wait_shorter_than_the_clock_resolution_ends() -> None:
     world = World(0)
     node = fibers.Process(world, "alone")
     world.now_s, node.offset_s = 0.20087230310915077, -0.2036184508315273
@@ -40,7 +40,7 @@ def test_time_goes_on_however_little_of_a_wait_is_left() -> None:
     assert node.now_s() >= due_s
 
 
-def test_what_is_later_than_a_run_happens_in_the_next_one() -> None:
+def test_events_after_the_end_of_a_run_happen_in_the_next_run() -> None:
     world, happened = World(0), []
     world.at(1.0, None, happened.append, "sooner")
     world.at(3.0, None, happened.append, "later")
@@ -50,7 +50,7 @@ def test_what_is_later_than_a_run_happens_in_the_next_one() -> None:
     assert happened == ["sooner", "later"]
 
 
-class _Alone:
+class _SingleThreadProcess:
     """A process with a single thread."""
 
     fibers: list[fibers.Fiber]

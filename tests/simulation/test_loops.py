@@ -11,27 +11,27 @@ import pytest
 
 from tests.simulation.loop_mutants import LOOP_MUTANTS
 from tests.simulation.mutants import Mutant
-from tests.simulation.noticing import LOOP_LIVES, noticed_loops
+from tests.simulation.noticing import LOOP_SEEDS_MAX, noticed_loops
 from tests.simulation.training_scenario import play_loops, staged
 
 SEEDS = int(os.environ.get("LOOP_SEEDS", "30"))
 
 
-def test_a_loop_trains_each_row_once_before_it_ends() -> None:
+def test_loop_trains_each_row_once_before_it_ends() -> None:
     with staged():
         outcomes = [play_loops(seed) for seed in range(SEEDS)]
         assert [play_loops(seed) for seed in range(3)] == outcomes[:3]
     assert sum(bool(outcome.faults) for outcome in outcomes) > SEEDS / 2
 
 
-def test_the_end_on_a_stand_in_says_nothing_of_what_it_has_prepared() -> None:
+def test_stand_in_trainer_killed_at_its_end_of_data_loses_no_row() -> None:
     """The trainer that stands in is lost in that round."""
     with staged():
         assert "kill at an end trainer2" in str(play_loops(2113).faults)
 
 
 @pytest.mark.parametrize("mutant", LOOP_MUTANTS, ids=[mutant.name for mutant in LOOP_MUTANTS])
-def test_the_mistake_is_noticed(mutant: Mutant) -> None:
+def test_mutant_is_noticed(mutant: Mutant) -> None:
     failure = noticed_loops(mutant)
-    assert failure is not None, f"{mutant.name} survived {LOOP_LIVES} lives"
+    assert failure is not None, f"{mutant.name} survived {LOOP_SEEDS_MAX} seeds"
     assert any(sign in str(failure) for sign in mutant.signs), failure

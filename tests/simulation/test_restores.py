@@ -16,7 +16,7 @@ from pstrain.coordinator import waiting
 from tests.simulation.base_scenario import Outcome
 from tests.simulation.hard_restores import play_hard_restores
 from tests.simulation.mutants import Mutant
-from tests.simulation.noticing import ALL_RESTORE_MUTANTS, RESTORE_LIVES, noticed_restores
+from tests.simulation.noticing import ALL_RESTORE_MUTANTS, RESTORE_SEEDS_MAX, noticed_restores
 from tests.simulation.second_losses import play_second_losses
 from tests.simulation.training_scenario import (
     play_failing_restores,
@@ -31,7 +31,7 @@ RULED_SEEDS = SEEDS // 2
 SECOND_LOSS_SEEDS = SEEDS // 5
 
 
-def test_whatever_is_lost_each_closure_and_row_counts_once() -> None:
+def test_closures_and_rows_count_once_whatever_is_lost() -> None:
     with staged():
         outcomes = [play_restores(seed) for seed in range(SEEDS)]
         assert [play_restores(seed) for seed in range(5)] == outcomes[:5]
@@ -40,7 +40,7 @@ def test_whatever_is_lost_each_closure_and_row_counts_once() -> None:
 
 
 @pytest.mark.parametrize("play", [play_sync_restores, play_ssp_restores, play_failing_restores])
-def test_whatever_is_lost_the_rule_holds_and_values_are_those_of_a_life_without_faults(
+def test_consistency_rule_holds_and_values_are_exact_whatever_is_lost(
     play: Callable[[int], Outcome],
 ) -> None:
     with staged():
@@ -50,14 +50,14 @@ def test_whatever_is_lost_the_rule_holds_and_values_are_those_of_a_life_without_
     assert sum(fault.startswith("kill ps") for fault in faults) > RULED_SEEDS / 5
 
 
-def test_rounds_stay_what_they_were_where_a_second_server_is_lost_meanwhile() -> None:
+def test_rerun_rounds_keep_their_closures_when_a_second_server_is_lost() -> None:
     with staged():
         outcomes = [play_second_losses(seed) for seed in range(SECOND_LOSS_SEEDS)]
         assert play_second_losses(0) == outcomes[0]
     assert sum(len(outcome.faults) == 2 for outcome in outcomes) > SECOND_LOSS_SEEDS / 2
 
 
-def test_a_restore_outlasts_more_losses_and_saves_that_end_meanwhile() -> None:
+def test_restore_survives_further_losses_and_saves_that_end_meanwhile() -> None:
     with staged():
         outcomes = [play_hard_restores(seed) for seed in range(SECOND_LOSS_SEEDS)]
         assert play_hard_restores(0) == outcomes[0]
@@ -66,20 +66,20 @@ def test_a_restore_outlasts_more_losses_and_saves_that_end_meanwhile() -> None:
 
 
 @pytest.mark.parametrize("seed", [680, 748])
-def test_a_save_that_waits_for_a_round_does_not_keep_a_restore_from_beginning(seed: int) -> None:
+def test_save_waiting_for_a_round_does_not_block_a_restore(seed: int) -> None:
     with staged():
         play_sync_restores(seed)
 
 
 @pytest.mark.parametrize(("play", "seed"), [(play_restores, 269), (play_ssp_restores, 81)])
-def test_a_program_goes_on_where_a_restore_began_at_its_end(
+def test_program_continues_when_a_restore_began_at_its_end(
     play: Callable[[int], Outcome], seed: int
 ) -> None:
     with staged():
         play(seed)
 
 
-def test_a_trainer_that_was_lost_for_good_in_a_restore_is_waited_for_no_longer_than_said() -> None:
+def test_wait_for_a_trainer_lost_in_a_restore_ends_at_its_timeout() -> None:
     with staged():
         assert play_sync_restores(112).seconds > waiting.ABSENT_TIMEOUT_S
 
@@ -87,7 +87,7 @@ def test_a_trainer_that_was_lost_for_good_in_a_restore_is_waited_for_no_longer_t
 @pytest.mark.parametrize(
     "mutant", ALL_RESTORE_MUTANTS, ids=[each.name for each in ALL_RESTORE_MUTANTS]
 )
-def test_the_mistake_is_noticed(mutant: Mutant) -> None:
+def test_mutant_is_noticed(mutant: Mutant) -> None:
     failure = noticed_restores(mutant)
-    assert failure is not None, f"{mutant.name} survived {RESTORE_LIVES} lives"
+    assert failure is not None, f"{mutant.name} survived {RESTORE_SEEDS_MAX} seeds"
     assert any(sign in str(failure) for sign in mutant.signs), failure

@@ -32,7 +32,7 @@ def test_all_seeds_are_played(monkeypatch: pytest.MonkeyPatch) -> None:
     assert run_seeds(range(2 * BLOCK + 7), None) == Report(2 * BLOCK + 7, None)
 
 
-def test_the_lowest_failing_seed_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lowest_failing_seed_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     fake(monkeypatch, failing(BLOCK + 3, BLOCK + 4, 3 * BLOCK))
     report = run_seeds(range(5 * BLOCK), None)
     assert report.first is not None
@@ -40,7 +40,7 @@ def test_the_lowest_failing_seed_is_told(monkeypatch: pytest.MonkeyPatch) -> Non
     assert "python -m tests.simulation.replay" in report.first
 
 
-def test_no_seeds_begin_after_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_block_of_seeds_begins_after_the_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = SimpleNamespace(now_s=0.0)
 
     def play(_seed: int) -> None:
@@ -52,7 +52,7 @@ def test_no_seeds_begin_after_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     assert report == Report(2 * BLOCK, None)
 
 
-def test_the_command_plays_on_two_processes() -> None:
+def test_command_plays_its_protocols_on_two_processes() -> None:
     command = [sys.executable, "-m", "tests.simulation", "--seeds", "120", "--processes", "2"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr

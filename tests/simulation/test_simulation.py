@@ -40,17 +40,17 @@ def _stage() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, BLOCK))
-def test_whatever_fails_every_row_arrives_once(first: int) -> None:
+def test_every_row_arrives_once_whatever_fails(first: int) -> None:
     for seed in range(first, min(first + BLOCK, SEEDS)):
         played(seed)
 
 
-def test_a_seed_has_one_outcome() -> None:
+def test_seed_gives_the_same_outcome_each_time() -> None:
     assert [play(seed) for seed in range(40)] == [played(seed) for seed in range(40)]
 
 
 @pytest.mark.parametrize("hash_seed", ["1", "2"])
-def test_outcomes_do_not_depend_on_the_process(hash_seed: str) -> None:
+def test_outcomes_do_not_depend_on_the_hash_seed(hash_seed: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", _PRINT_DIGESTS],
         env={**os.environ, "PYTHONHASHSEED": hash_seed},
@@ -62,14 +62,14 @@ def test_outcomes_do_not_depend_on_the_process(hash_seed: str) -> None:
     assert done.stdout.strip() == str([played(seed).digest for seed in range(30)])
 
 
-def test_most_lives_are_hard() -> None:
+def test_most_seeds_have_faults_and_all_kinds_occur() -> None:
     outcomes = [played(seed) for seed in range(100)]
     assert sum(bool(outcome.faults) for outcome in outcomes) > 50
     kinds = {fault.split()[0] for outcome in outcomes for fault in outcome.faults}
     assert {"kill", "freeze", "cut", "reset", "noise", "corrupt", "join", "close"} <= kinds
 
 
-def test_a_failure_says_how_to_see_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failure_names_the_replay_command(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_self: Checker, _node: object, _delivery: object) -> None:
         raise Violation("I1: made up")
 
@@ -78,11 +78,11 @@ def test_a_failure_says_how_to_see_it_again(monkeypatch: pytest.MonkeyPatch) -> 
         play(7)
 
 
-@pytest.mark.parametrize("wall", [lose_frames, trust_rows, keep_zombies])
-def test_one_wall_less_is_still_enough(
-    wall: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("defence", [lose_frames, trust_rows, keep_zombies])
+def test_removing_one_defence_alone_breaks_nothing(
+    defence: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ensures that a failure of a mutant without this wall is due to the mutant itself."""
-    wall(monkeypatch)
+    """Ensures that a failure of a mutant without this defence is due to the mutant itself."""
+    defence(monkeypatch)
     for seed in range(100):
         play(seed)

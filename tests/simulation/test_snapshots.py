@@ -10,14 +10,14 @@ import os
 import pytest
 
 from tests.simulation.mutants import Mutant
-from tests.simulation.noticing import SNAPSHOT_LIVES, noticed_snapshots
+from tests.simulation.noticing import SNAPSHOT_SEEDS_MAX, noticed_snapshots
 from tests.simulation.snapshot_mutants import SNAPSHOT_MUTANTS
 from tests.simulation.snapshot_scenario import play, staged
 
 SEEDS = int(os.environ.get("SNAPSHOT_SEEDS", "60"))
 
 
-def test_whatever_fails_each_row_is_saved_once() -> None:
+def test_each_row_is_saved_once_whatever_fails() -> None:
     with staged():
         outcomes = [play(seed) for seed in range(SEEDS)]
         assert [play(seed) for seed in range(3)] == outcomes[:3]
@@ -25,24 +25,24 @@ def test_whatever_fails_each_row_is_saved_once() -> None:
     assert {"kill in a", "freeze in a", "kill dispatcher at"} <= kinds
 
 
-def test_a_life_is_not_over_before_the_last_dataset_is_saved() -> None:
+def test_run_lasts_until_the_last_dataset_is_saved() -> None:
     with staged():
         play(2365)
 
 
 @pytest.mark.parametrize("seed", [3278, 3487])
-def test_who_is_frozen_at_the_end_wakes_up_before_it_must_have_stopped(seed: int) -> None:
+def test_node_frozen_at_the_end_wakes_before_it_is_checked_to_be_idle(seed: int) -> None:
     with staged():
         play(seed)
 
 
-def test_a_draft_that_cannot_be_removed_does_not_fail_what_is_done() -> None:
+def test_draft_that_cannot_be_removed_does_not_fail_a_done_snapshot() -> None:
     with staged():
         play(2782)
 
 
 @pytest.mark.parametrize("mutant", SNAPSHOT_MUTANTS, ids=[m.name for m in SNAPSHOT_MUTANTS])
-def test_the_mistake_is_noticed(mutant: Mutant) -> None:
+def test_mutant_is_noticed(mutant: Mutant) -> None:
     failure = noticed_snapshots(mutant)
-    assert failure is not None, f"{mutant.name} survived {SNAPSHOT_LIVES} lives"
+    assert failure is not None, f"{mutant.name} survived {SNAPSHOT_SEEDS_MAX} seeds"
     assert any(sign in str(failure) for sign in mutant.signs), failure

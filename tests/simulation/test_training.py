@@ -31,23 +31,23 @@ def _stage() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, BLOCK))
-def test_whatever_fails_each_closure_and_row_counts_once(first: int) -> None:
+def test_closures_and_rows_count_once_whatever_fails(first: int) -> None:
     for seed in range(first, min(first + BLOCK, SEEDS)):
         played(seed)
 
 
-def test_a_seed_has_one_outcome() -> None:
+def test_seed_gives_the_same_outcome_each_time() -> None:
     assert [play(seed) for seed in range(10)] == [played(seed) for seed in range(10)]
 
 
-def test_most_lives_are_hard() -> None:
+def test_most_seeds_have_faults_and_all_kinds_occur() -> None:
     outcomes = [played(seed) for seed in range(60)]
     assert sum(bool(outcome.faults) for outcome in outcomes) > 30
     kinds = {fault.split()[0] for outcome in outcomes for fault in outcome.faults}
     assert kinds == {"kill", "freeze", "cut", "reset", "noise"}
 
 
-def test_a_failure_says_how_to_see_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failure_names_the_replay_command(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_self: TrainingChecker, _ps: int, _tag: object) -> None:
         raise Violation("I7: made up")
 

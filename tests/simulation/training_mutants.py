@@ -1,6 +1,6 @@
 """Deliberate mistakes in the training protocol, each of which the simulation must notice.
 
-A mutant changes one decision of the real code. If a second defence ("wall") hides the mistake, the
+A mutant changes one decision of the real code. If a second defence hides the mistake, the
 mutant removes that defence as well and names it.
 """
 
@@ -36,10 +36,10 @@ TRAINING_MUTANTS: list[Mutant] = []
 
 
 def mutant(
-    *signs: str, walls_off: str = ""
+    *signs: str, defences_off: str = ""
 ) -> Callable[[Callable[[Patch], None]], Callable[[Patch], None]]:
     def note(apply: Callable[[Patch], None]) -> Callable[[Patch], None]:
-        TRAINING_MUTANTS.append(Mutant(apply.__name__, apply, signs, walls_off))
+        TRAINING_MUTANTS.append(Mutant(apply.__name__, apply, signs, defences_off))
         return apply
 
     return note
@@ -59,12 +59,12 @@ def servers_decide_without_a_record(patch: Patch) -> None:
 
 
 @mutant("I7")
-def what_comes_twice_is_applied_twice(patch: Patch) -> None:
+def repeated_requests_are_applied_twice(patch: Patch) -> None:
     patch.setattr(Ledger, "claim", lambda _self, _closure, _sequence: True)
 
 
 @mutant("I7", "I1")
-def fences_let_everything_through(patch: Patch) -> None:
+def fences_let_lost_trainers_through(patch: Patch) -> None:
     def fence(self: Any, trainer: str) -> FenceReport:
         left = self._fenced.setdefault(trainer, self._live(trainer))
         return left.report()
@@ -77,7 +77,7 @@ def fences_let_everything_through(patch: Patch) -> None:
 
 
 @mutant("I1", "I7")
-def servers_forget_whose_rows_counted(patch: Patch) -> None:
+def fence_reports_omit_rows(patch: Patch) -> None:
     original = Commits.fence
     patch.setattr(Commits, "fence", lambda self, trainer: original(self, trainer)._replace(rows={}))
 
@@ -86,7 +86,7 @@ def servers_forget_whose_rows_counted(patch: Patch) -> None:
 
 
 @mutant("I1")
-def rows_are_acknowledged_when_they_are_taken(patch: Patch) -> None:
+def rows_are_acknowledged_when_taken(patch: Patch) -> None:
     original = Committer.take
 
     def take(self: Committer, run: Any, source: int, receipt: Any) -> None:
@@ -97,7 +97,7 @@ def rows_are_acknowledged_when_they_are_taken(patch: Patch) -> None:
 
 
 @mutant("I1")
-def rows_of_a_later_closure_are_acknowledged_with_an_earlier_one(patch: Patch) -> None:
+def rows_of_later_closures_are_acknowledged_with_an_earlier_one(patch: Patch) -> None:
     def group(_self: Turns, run: Any, _ready: Any) -> list[Any]:
         return [run]
 
@@ -109,7 +109,7 @@ def rows_of_a_later_closure_are_acknowledged_with_an_earlier_one(patch: Patch) -
 
 
 @mutant("I8", "I7", "I12")
-def commits_are_left_to_chance(patch: Patch) -> None:
+def commit_messages_are_not_sent(patch: Patch) -> None:
     original = RemoteParameters.exchange_with
 
     def exchange(self: Any, messages: Any, pulls: Any) -> Any:
@@ -120,7 +120,7 @@ def commits_are_left_to_chance(patch: Patch) -> None:
 
 
 @mutant("gone", "I8", "I7", "I1", "ClosureRun")
-def a_trainer_that_cannot_know_goes_on(patch: Patch) -> None:
+def trainer_goes_on_after_an_unknown_outcome(patch: Patch) -> None:
     patch.setattr(Committer, "_check_open", lambda _self: None)
 
     patch.setattr(Committer, "_hand_over", lambda _self, _error: None)
@@ -138,7 +138,7 @@ def results_are_sent_before_their_part_is_decided(patch: Patch) -> None:
 
 
 @mutant("I7", "I1")
-def what_is_held_at_the_end_is_dropped_but_its_result_is_sent(patch: Patch) -> None:
+def last_held_closure_is_dropped_and_its_result_sent(patch: Patch) -> None:
     original = Committer.flush
 
     def flush(self: Any, held: Any) -> None:
@@ -165,7 +165,7 @@ def other_servers_are_read_before_the_decision(patch: Patch) -> None:
 
 
 @mutant("I12")
-def closures_read_before_what_their_thread_holds_is_made(patch: Patch) -> None:
+def pulls_are_answered_before_the_commit_sent_with_them(patch: Patch) -> None:
     def both(store: Any, call: Any) -> Any:
         read = requests._or_refused(requests.answer, store, Call(call.header["then"], None))
         done = requests._or_refused(requests.answer, store, Call(call.header["first"], None))
@@ -174,8 +174,8 @@ def closures_read_before_what_their_thread_holds_is_made(patch: Patch) -> None:
     patch.setitem(requests._HANDLERS, "both", both)
 
 
-@mutant("I7", walls_off="what was decided is not decided again")
-def a_request_for_two_things_does_the_first_again(patch: Patch) -> None:
+@mutant("I7", defences_off="what was decided is not decided again")
+def combined_request_runs_its_first_part_twice(patch: Patch) -> None:
     original = requests._both
 
     def both(store: Any, call: Any) -> Any:
@@ -186,19 +186,19 @@ def a_request_for_two_things_does_the_first_again(patch: Patch) -> None:
     patch.setitem(requests._HANDLERS, "both", both)
 
 
-@mutant("I10", walls_off="what is overdue is committed by a thread of its own")
-def threads_with_nothing_to_do_keep_what_they_hold(patch: Patch) -> None:
+@mutant("I10", defences_off="what is overdue is committed by a thread of its own")
+def idle_threads_never_commit_held_closures(patch: Patch) -> None:
     patch.setattr(Committer, "flush", lambda _self, _held: None)
     patch.setattr(Committer, "_commit_overdue", lambda _self: False)
 
 
 @mutant("I10")
-def nobody_looks_after_what_is_overdue(patch: Patch) -> None:
+def overdue_closures_are_not_committed(patch: Patch) -> None:
     patch.setattr(Committer, "_commit_overdue", lambda _self: False)
 
 
 @mutant("I10")
-def who_pulls_waits_for_a_turn(patch: Patch) -> None:
+def pulling_threads_wait_for_their_turn(patch: Patch) -> None:
     original = Committer._wait_for_turn
 
     def wait(self: Any, pending: Any, *, patiently: bool) -> Any:  # noqa: ARG001
@@ -208,7 +208,7 @@ def who_pulls_waits_for_a_turn(patch: Patch) -> None:
 
 
 @mutant("I10", "I1")
-def what_failed_while_it_was_held_is_forgotten(patch: Patch) -> None:
+def held_closures_that_fail_are_forgotten(patch: Patch) -> None:
     def forget(_self: Any, member: Any, _error: Exception) -> bool:
         member.result = None
         return False
@@ -217,19 +217,19 @@ def what_failed_while_it_was_held_is_forgotten(patch: Patch) -> None:
 
 
 @mutant("I13")
-def who_is_refused_fails_those_that_commit_with_it(patch: Patch) -> None:
+def refused_closure_fails_its_whole_group(patch: Patch) -> None:
     patch.setattr(
         Committer, "_failed_members", lambda _self, group, error: dict.fromkeys(group, error)
     )
 
 
 @mutant("I7")
-def repeated_parts_are_made_again(patch: Patch) -> None:
+def decided_parts_are_made_again(patch: Patch) -> None:
     patch.setattr(ClosureRun, "was_decided", property(lambda _self: False))
 
 
 @mutant("I1")
-def what_was_noted_of_a_part_is_told_with_the_next_one_too(patch: Patch) -> None:
+def notes_of_a_part_are_sent_with_the_next_one_too(patch: Patch) -> None:
     original = ClosureRun.next_part
 
     def next_part(self: ClosureRun) -> None:
@@ -252,7 +252,7 @@ def parts_with_elements_count_as_decided(patch: Patch) -> None:
 
 
 @mutant("I10")
-def old_streams_speak_for_new_sessions(patch: Patch) -> None:
+def requests_of_old_sessions_are_served(patch: Patch) -> None:
     original = TrainerService._current
 
     def current(self: Any, request: Any) -> Any:
@@ -262,12 +262,12 @@ def old_streams_speak_for_new_sessions(patch: Patch) -> None:
 
 
 @mutant("I7")
-def what_was_let_go_of_is_committed(patch: Patch) -> None:
+def cancelled_runs_are_committed(patch: Patch) -> None:
     patch.setattr(OpenRuns, "is_cancelled", lambda _self, _run: False)
 
 
 @mutant("I7")
-def what_is_being_committed_is_let_go_of(patch: Patch) -> None:
+def runs_within_a_commit_can_be_cancelled(patch: Patch) -> None:
     def cancel(self: Any, key: Any) -> bool:
         return key in self._open
 
@@ -278,7 +278,7 @@ def what_is_being_committed_is_let_go_of(patch: Patch) -> None:
 
 
 @mutant("I7")
-def what_a_lost_trainer_decided_can_be_cancelled(patch: Patch) -> None:
+def closures_decided_by_a_lost_trainer_can_be_cancelled(patch: Patch) -> None:
     original = decide.lose_trainer
 
     def lose(state: Any, trainer: int, decided: Any = None, *, attempts_max: int | None) -> Any:
@@ -301,12 +301,12 @@ def closures_do_not_wait_for_their_inputs(patch: Patch) -> None:
 
 
 @mutant("I10")
-def who_needs_what_was_cancelled_waits_on(patch: Patch) -> None:
+def dependants_of_cancelled_closures_wait_on(patch: Patch) -> None:
     patch.setattr(Dependencies, "dependants_of", lambda _self, _closures: iter(()))
 
 
 @mutant("I15")
-def who_comes_first_starts_first_whatever_the_priority(patch: Patch) -> None:
+def closures_start_in_arrival_order_whatever_the_priority(patch: Patch) -> None:
     def order(self: PriorityQueue) -> Any:
         return iter(sorted([*self._plain, *(c for each in self._others.values() for c in each)]))
 
@@ -314,7 +314,7 @@ def who_comes_first_starts_first_whatever_the_priority(patch: Patch) -> None:
 
 
 @mutant("I7")
-def what_was_made_in_part_can_be_cancelled(patch: Patch) -> None:
+def partly_committed_closures_can_be_cancelled(patch: Patch) -> None:
     original = decide.cancel
 
     def cancel(state: Any, closure: int, reason: Any) -> Any:
@@ -328,14 +328,14 @@ def what_was_made_in_part_can_be_cancelled(patch: Patch) -> None:
 
 
 @mutant("I7", "I8", "I1")
-def what_lost_trainers_decided_is_not_asked_for(patch: Patch) -> None:
+def decisions_of_lost_trainers_are_not_requested(patch: Patch) -> None:
     patch.setattr(
         link, "settle_servers", lambda _servers, _name: lost_trainers.Settlement({}, {}, {})
     )
 
 
 @mutant("I16")
-def what_a_lost_trainers_closure_noted_is_not_heard(patch: Patch) -> None:
+def notes_of_interrupted_closures_are_ignored(patch: Patch) -> None:
     original = lost_trainers._end_of
     patch.setattr(
         lost_trainers,
@@ -345,13 +345,13 @@ def what_a_lost_trainers_closure_noted_is_not_heard(patch: Patch) -> None:
 
 
 @mutant("I16")
-def only_what_was_noted_last_is_heard(patch: Patch) -> None:
+def only_the_last_notes_of_a_lost_closure_count(patch: Patch) -> None:
     original = lost_trainers._end_of
     patch.setattr(lost_trainers, "_end_of", lambda parts: original(parts[-1:]))
 
 
 @mutant("I8", "I7", "I12")
-def what_was_decided_is_not_completed(patch: Patch) -> None:
+def decided_commits_are_not_completed(patch: Patch) -> None:
     original = RemoteParameters.complete
 
     def complete(self: Any, trainer: str, keys: Any) -> None:
@@ -361,7 +361,7 @@ def what_was_decided_is_not_completed(patch: Patch) -> None:
 
 
 @mutant("I7")
-def closures_that_ended_at_servers_run_again(patch: Patch) -> None:
+def closures_committed_by_a_lost_trainer_run_again(patch: Patch) -> None:
     original = decide.lose_trainer
 
     def lose(state: Any, trainer: int, _decided: Any = None, *, attempts_max: int | None) -> Any:
@@ -371,7 +371,7 @@ def closures_that_ended_at_servers_run_again(patch: Patch) -> None:
 
 
 @mutant("bound")
-def returned_closures_forget_their_trainer(patch: Patch) -> None:
+def returned_closures_lose_their_bound_trainer(patch: Patch) -> None:
     original = CoordinatorState._leave_trainer
 
     def leave(self: CoordinatorState, closure: int) -> Any:
@@ -382,23 +382,23 @@ def returned_closures_forget_their_trainer(patch: Patch) -> None:
 
 
 @mutant("I7", "I1", "I10")
-def the_mark_runs_ahead(patch: Patch) -> None:
+def low_water_mark_runs_ahead(patch: Patch) -> None:
     original = Scheduler.low_water
     patch.setattr(Scheduler, "low_water", lambda self: original(self) + 3)
 
 
-@mutant("I7", "I1", walls_off="servers refuse what a lost trainer still does")
+@mutant("I7", "I1", defences_off="servers refuse what a lost trainer still does")
 def late_results_of_lost_trainers_count(patch: Patch) -> None:
-    fences_let_everything_through(patch)
+    fences_let_lost_trainers_through(patch)
     patch.setattr(decide, "is_current", lambda state, closure, *_run: closure in state.running)
 
 
 @mutant("gone", "ClosureRun")
-def replies_that_were_lost_are_not_asked_for_again(patch: Patch) -> None:
+def lost_replies_are_not_requested_again(patch: Patch) -> None:
     original = Connections.ask
 
     def ask(self: Any, requests: Any, timeout_s: float, *, repeat: bool) -> Any:  # noqa: ARG001
         return original(self, requests, timeout_s, repeat=False)
 
-    a_trainer_that_cannot_know_goes_on(patch)
+    trainer_goes_on_after_an_unknown_outcome(patch)
     patch.setattr(Connections, "ask", ask)

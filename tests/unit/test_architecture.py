@@ -191,20 +191,22 @@ def _touches(names: set[str], module: str) -> bool:
 
 
 @pytest.mark.parametrize("path", PURE)
-def test_pure_modules_import_nothing_that_acts(path: str, imports: Imports) -> None:
+def test_pure_modules_import_nothing_impure(path: str, imports: Imports) -> None:
     found = {name for name in IMPURE if _touches(imports[path], name)}
     assert not found, f"{path} decides; it must not import {found}"
 
 
 @pytest.mark.parametrize("path", STDLIB_ONLY)
-def test_the_ground_floor_needs_only_the_standard_library(path: str, imports: Imports) -> None:
+def test_base_modules_import_only_standard_library(path: str, imports: Imports) -> None:
     third_party = {"numpy", "numba", "pyarrow", "grpc", "fsspec", "cloudpickle", "google"}
     found = {name for name in third_party if _touches(imports[path], name)}
     assert not found
 
 
 @pytest.mark.parametrize("module", ONE_HOME)
-def test_a_transport_has_one_home(module: str, imports: Imports) -> None:
+def test_transport_library_is_imported_only_by_its_home_module(
+    module: str, imports: Imports
+) -> None:
     homes = {path for path, names in imports.items() if _touches(names, module)}
     assert homes <= ONE_HOME[module]
 
@@ -219,13 +221,13 @@ def test_kernels_import_numpy_and_numba_only(imports: Imports) -> None:
             assert all(n.startswith("pstrain.kernels") for n in inside), path
 
 
-def test_the_data_service_knows_nothing_of_training(imports: Imports) -> None:
+def test_dataservice_does_not_import_pstrain(imports: Imports) -> None:
     for path, names in imports.items():
         if path.startswith("dataservice/"):
             assert not _touches(names, "pstrain"), path
 
 
-def test_training_uses_only_the_public_side_of_the_data_service(imports: Imports) -> None:
+def test_pstrain_imports_only_public_parts_of_dataservice(imports: Imports) -> None:
     allowed = ("dataservice.runtime", "dataservice.errors")
     for path, names in imports.items():
         if path.startswith("pstrain/"):
@@ -239,7 +241,7 @@ def test_training_uses_only_the_public_side_of_the_data_service(imports: Imports
                     assert name.startswith(allowed) or (public and not inner), (path, name)
 
 
-def test_roles_meet_only_through_values_and_the_wire(imports: Imports) -> None:
+def test_dispatcher_worker_and_client_do_not_import_each_other(imports: Imports) -> None:
     roles = ("dispatcher", "worker", "client")
     for path, names in imports.items():
         for role in roles:
@@ -248,7 +250,7 @@ def test_roles_meet_only_through_values_and_the_wire(imports: Imports) -> None:
                     assert not _touches(names, f"dataservice.{other}"), path
 
 
-def _a_circle(needs: dict[str, set[str]]) -> list[str]:
+def _import_cycle(needs: dict[str, set[str]]) -> list[str]:
     """Returns a circle of imports, which exists because every module here needs another one."""
     walked = [min(needs)]
     while walked[-1] not in walked[:-1]:
@@ -256,24 +258,24 @@ def _a_circle(needs: dict[str, set[str]]) -> list[str]:
     return walked[walked.index(walked[-1]) :]
 
 
-def test_no_modules_need_each_other(trees: Trees) -> None:
+def test_modules_have_no_import_cycles(trees: Trees) -> None:
     """Counts hidden imports too: in functions, for type checkers only, and by a string."""
     trees = {**trees, **dict(_modules("bench", "tests/simulation"))}
     known = {_module_name(path) for path in trees}
     needs = {_module_name(path): _needs(path, tree, known) for path, tree in trees.items()}
     while needs:
         above = {m: others & needs.keys() for m, others in needs.items() if others & needs.keys()}
-        assert len(above) < len(needs), f"a circle of imports: {_a_circle(above)}"
+        assert len(above) < len(needs), f"a circle of imports: {_import_cycle(above)}"
         needs = above
 
 
-def test_modules_are_named_by_values_in_named_places_only(trees: Trees) -> None:
+def test_computed_import_names_occur_only_in_listed_modules(trees: Trees) -> None:
     for path, tree in trees.items():
         if not all(_is_text(argument) for argument in _dynamic_imports(tree)):
             assert path in NAMING_MODULES, path
 
 
-def test_only_named_places_unpickle(trees: Trees, imports: Imports) -> None:
+def test_unpickling_occurs_only_in_listed_modules(trees: Trees, imports: Imports) -> None:
     for path, tree in trees.items():
         names = imports[path]
         calls = {
@@ -286,7 +288,7 @@ def test_only_named_places_unpickle(trees: Trees, imports: Imports) -> None:
             assert path in UNPICKLERS, path
 
 
-def test_modules_and_functions_stay_small(trees: Trees) -> None:
+def test_modules_and_functions_stay_within_size_limits(trees: Trees) -> None:
     for path, tree in trees.items():
         lines = (ROOT / path).read_text().count("\n")
         assert lines <= 430, f"{path} has {lines} lines"
@@ -296,19 +298,19 @@ def test_modules_and_functions_stay_small(trees: Trees) -> None:
                 assert length <= 70, f"{path}: {node.name} has {length} lines"
 
 
-def test_names_say_something(trees: Trees) -> None:
+def test_no_module_has_banned_file_name(trees: Trees) -> None:
     for path in trees:
         assert pathlib.Path(path).name not in BANNED_FILES, path
         assert "_v2" not in path, path
 
 
-def test_every_module_says_what_it_is_for(trees: Trees) -> None:
+def test_every_module_has_docstring(trees: Trees) -> None:
     for path, tree in trees.items():
         if (ROOT / path).read_text().strip():
             assert ast.get_docstring(tree), f"{path} has no docstring"
 
 
-def test_no_error_is_swallowed_whole(trees: Trees) -> None:
+def test_no_handler_swallows_every_error(trees: Trees) -> None:
     for path, tree in trees.items():
         for node in ast.walk(tree):
             if isinstance(node, ast.ExceptHandler):

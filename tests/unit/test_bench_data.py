@@ -24,7 +24,7 @@ def test_splitmix64_gives_the_published_sequence():
     assert outputs == [6457827717110365317, 3203168211198807973, 9817491932198370423]
 
 
-def test_rows_do_not_depend_on_the_range_asked_for():
+def test_rows_do_not_depend_on_requested_range():
     whole = data.generate(data.CHUNK_ROWS + 50)
     part = data.generate(100, start=data.CHUNK_ROWS - 50)
     for name, column in part.items():
@@ -35,7 +35,7 @@ def test_seeds_give_different_rows():
     assert (data.generate(100, seed=1)["c2"] != data.generate(100, seed=2)["c2"]).any()
 
 
-def test_schema_and_value_ranges():
+def test_generated_columns_have_schema_and_value_ranges():
     columns = data.generate(5_000, label_dtype="int64")
     assert list(columns) == ["label", *DENSE, *CATEGORICAL]
     assert set(np.unique(columns["label"])) == {0, 1}
@@ -47,12 +47,12 @@ def test_schema_and_value_ranges():
         assert len(np.unique(columns[name])) <= cardinality
 
 
-def test_planted_model_ranks_the_clicks():
+def test_planted_model_predicts_clicks_with_expected_auc():
     labels, dense, ids = next(data.raw_matrices(0, 30_000))
     assert 0.75 < roc_auc_score(labels, data.planted_logit(dense, ids)) < 0.85
 
 
-def test_training_arrays_are_the_rows_transformed():
+def test_training_arrays_are_the_transformed_rows():
     labels, dense, ids = data.training_arrays(300)
     columns = data.generate(300)
     np.testing.assert_array_equal(labels, columns["label"])
@@ -84,17 +84,17 @@ def test_parquet_and_arrow_files_hold_the_generated_rows(tmp_path: Path):
 
 
 @pytest.mark.parametrize(("rows", "files"), [(0, 1), (10, 0)])
-def test_counts_must_be_positive(tmp_path: Path, rows: int, files: int):
+def test_row_or_file_count_of_zero_is_refused(tmp_path: Path, rows: int, files: int):
     with pytest.raises(ValueError, match="positive"):
         data.write_files(tmp_path, rows, "parquet", files=files)
 
 
-def test_unknown_format_is_named(tmp_path: Path):
+def test_unknown_file_format_is_refused(tmp_path: Path):
     with pytest.raises(ValueError, match="'csv'"):
         data.write_files(tmp_path, 10, "csv")
 
 
-def test_crc32c_check_values():
+def test_crc32c_matches_published_check_values():
     # Check value of the CRC catalogue, and the zeros and ones of RFC 3720, B.4.
     for text, crc in (
         (b"123456789", 0xE3069283),
@@ -137,7 +137,7 @@ def _varint(message: bytes, at: int) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("label_dtype", ["float32", "int64"])
-def test_examples_decode_to_the_rows(label_dtype: str):
+def test_encoded_examples_decode_to_the_rows(label_dtype: str):
     labels, dense, ids = next(data.raw_matrices(0, 20))
     rows = tfrecord.encode_examples(labels.astype(label_dtype), dense, ids)
     for number, row in enumerate(rows):
@@ -155,14 +155,14 @@ def test_examples_decode_to_the_rows(label_dtype: str):
         assert list(values) == ["label", *DENSE, *CATEGORICAL]
 
 
-def test_examples_refuse_ids_of_another_length():
+def test_encoding_examples_refuses_ids_below_2_to_the_56():
     with pytest.raises(ValueError, match="2\\^56"):
         tfrecord.encode_examples(
             np.zeros(1, np.float32), np.zeros((1, 13), np.float32), np.ones((1, 26), np.int64)
         )
 
 
-def test_blocks_hold_whole_blocks_only():
+def test_packed_blocks_hold_full_blocks_only():
     labels, dense, ids = next(data.raw_matrices(0, 25))
     blocks = tfrecord.pack_blocks(labels, dense, ids, 10)
     assert blocks.shape == (2, 10 * (26 * 8 + 13 * 4 + 4))

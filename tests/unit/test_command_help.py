@@ -1,4 +1,4 @@
-"""What ``pstrain COMMAND --help`` shows."""
+"""Help texts of the commands, their output on any terminal, and their log folders."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pstrain.__main__ import COMMANDS, main
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_command_says_in_plain_words_what_it_does(
+def test_command_help_begins_with_plain_description(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit, match="0"):
@@ -31,7 +31,7 @@ def test_a_command_says_in_plain_words_what_it_does(
     assert "``" not in shown
 
 
-def test_letters_that_a_terminal_has_not_are_written_by_their_codes(
+def test_characters_outside_terminal_encoding_are_escaped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with monkeypatch.context() as patched:
@@ -50,14 +50,14 @@ def options_of(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
 
 
 @pytest.mark.parametrize("program", [dataservice_main, pstrain_main])
-def test_every_option_says_what_it_means(program: Any) -> None:
+def test_every_command_option_has_help(program: Any) -> None:
     options = list(options_of(program._parser()))
     assert len(options) > 40
     options = [option for option in options if not isinstance(option, argparse._SubParsersAction)]
     assert not [option.option_strings for option in options if not option.help]
 
 
-def test_the_times_that_help_names_are_the_defaults() -> None:
+def test_time_defaults_in_help_equal_config_defaults() -> None:
     configs: tuple[Any, ...] = (DispatcherConfig(), WorkerConfig("localhost:1"))
     times = [o for o in options_of(dataservice_main._parser()) if o.dest.endswith("_ms")]
     assert len(times) == 9
@@ -69,7 +69,7 @@ def test_the_times_that_help_names_are_the_defaults() -> None:
         assert int(told[1]) / 1_000 in defaults, option.option_strings
 
 
-def test_a_folder_of_logs_that_cannot_be_one_is_told(tmp_path: pathlib.Path) -> None:
+def test_log_folder_that_is_a_file_is_refused(tmp_path: pathlib.Path) -> None:
     (tmp_path / "logs").write_text("")
     with pytest.raises(FailedPreconditionError, match=r"logs/worker-0\.log' cannot be written"):
         spawn_module("dataservice", ["--version"], log_path=tmp_path / "logs" / "worker-0.log")

@@ -24,7 +24,7 @@ from pstrain.errors import InvalidTypeError
 
 
 @pytest.mark.parametrize("name", foreign_names._REMEDIES)
-def test_a_name_that_is_another_here_is_told(name: str) -> None:
+def test_tf_data_method_of_dataset_is_refused_naming_replacement(name: str) -> None:
     with pytest.raises(AttributeError, match=rf"a Dataset has no attribute '{name}': \w+"):
         getattr(ds.Dataset.range(3), name)
     with pytest.raises(AttributeError, match=rf"a Dataset has no attribute '{name}': \w+"):
@@ -51,7 +51,7 @@ HOLDERS: list[tuple[Any, dict[str, str]]] = [
 
 
 @pytest.mark.parametrize(("holder", "remedies"), HOLDERS)
-def test_a_name_of_tensorflow_is_told_what_stands_for_it(
+def test_tensorflow_attribute_is_refused_naming_replacement(
     holder: Any, remedies: dict[str, str]
 ) -> None:
     for name, remedy in remedies.items():
@@ -63,7 +63,7 @@ def test_a_name_of_tensorflow_is_told_what_stands_for_it(
         _ = holder.nothing
 
 
-def test_any_other_name_is_a_plain_attribute_error() -> None:
+def test_unknown_dataset_attribute_is_plain_attribute_error() -> None:
     data = ds.Dataset.range(3)
     with pytest.raises(AttributeError, match=r"no attribute 'shufle'$") as raised:
         data.shufle(3)  # type: ignore[attr-defined]
@@ -72,7 +72,7 @@ def test_any_other_name_is_a_plain_attribute_error() -> None:
         assert same.to_table().num_rows == 3
 
 
-def test_arguments_that_only_tf_data_needs_are_taken() -> None:
+def test_arguments_needed_only_by_tf_data_are_accepted() -> None:
     data = ds.Dataset.from_tensor_slices({"x": [1, 2, 3], "label": [0, 1, 0]})
     mapped = data.map(lambda c: {"y": c["x"] * 2}, num_parallel_calls=ds.AUTOTUNE)
     elements = mapped.batch(2, num_parallel_calls=4, deterministic=False)
@@ -84,7 +84,7 @@ def test_arguments_that_only_tf_data_needs_are_taken() -> None:
         ds.Dataset.from_tensor_slices([1, 2])  # type: ignore[arg-type]
 
 
-def test_layers_tell_what_stands_for_what_keras_does() -> None:
+def test_embedding_of_lists_names_combiner_and_reset_states_works() -> None:
     with pytest.raises(ValueError, match=r"got \(1, 3\); for the mean.*combiner="):
         ps.layers.Embedding(9, 2)(np.array([[1, 2, 3]]))
     metric = ps.metrics.Accuracy()
@@ -93,12 +93,12 @@ def test_layers_tell_what_stands_for_what_keras_does() -> None:
     assert np.isnan(metric.result())
 
 
-def test_a_sidecar_may_except_errors_by_tensorflows_name(tmp_path: Path) -> None:
+def test_restore_failure_is_caught_as_tensorflow_op_error(tmp_path: Path) -> None:
     with pytest.raises(ps.errors.OpError):
         ps.Checkpoint(value=ps.Variable(1.0)).restore(tmp_path / "ckpt-1")
 
 
-def test_errors_have_tensorflows_names_too() -> None:
+def test_errors_are_caught_by_tensorflow_names() -> None:
     assert issubclass(ps.errors.UnauthenticatedError, ps.errors.PermissionDeniedError)
     with pytest.raises(ps.errors.UnknownError):
         raise ps.errors.RemoteError("of a class that this side does not know")
@@ -145,7 +145,7 @@ TAKERS: list[tuple[Callable[..., Any], dict[str, str]]] = [
 
 
 @pytest.mark.parametrize(("taker", "remedies"), TAKERS)
-def test_an_argument_of_keras_is_told_what_stands_for_it(
+def test_keras_argument_is_refused_naming_replacement(
     taker: Callable[..., Any], remedies: dict[str, str]
 ) -> None:
     assert not remedies.keys() & inspect.signature(taker).parameters.keys()
@@ -162,14 +162,14 @@ def test_an_argument_of_keras_is_told_what_stands_for_it(
         (([1], [0]), "got tuple; labels are a column of it"),
     ],
 )
-def test_data_of_keras_programs_is_told_what_stands_for_it(data: Any, remedy: str) -> None:
+def test_keras_training_data_is_refused_naming_replacement(data: Any, remedy: str) -> None:
     model = _model()
     model.compile("sgd")
     with pytest.raises(ValueError, match=remedy):
         model.fit(data)
 
 
-def test_frames_of_pandas_are_tables() -> None:
+def test_pandas_frame_trains_like_table() -> None:
     pandas = pytest.importorskip("pandas")
     columns = {"d": [0.5, -0.5, 1.0], "c": ["a", "b", "a"], "label": [1, 0, 1]}
     frame = pandas.DataFrame(columns, index=[7, 8, 9])
@@ -183,7 +183,7 @@ def test_frames_of_pandas_are_tables() -> None:
     assert model.predict(frame).tolist() == model.predict(table).tolist()
 
 
-def test_any_other_argument_is_a_plain_type_error() -> None:
+def test_unknown_argument_is_type_error() -> None:
     for name in ("max_norm", "partition_strategy", "validate_indices"):
         with pytest.raises(
             InvalidTypeError, match=f"embedding_lookup takes no argument '{name}': "
@@ -193,7 +193,7 @@ def test_any_other_argument_is_a_plain_type_error() -> None:
         ps.layers.Dense(1, colour="red")  # type: ignore[call-arg]
 
 
-def test_arguments_of_keras_without_names_are_told_what_stands_for_them() -> None:
+def test_positional_keras_argument_is_refused_naming_replacement() -> None:
     for call, named in (
         (lambda: ps.optimizers.SGD(0.1, 0.9), "SGD takes no argument 'momentum': write"),  # type: ignore[call-arg]
         (lambda: _model().compile("sgd", "mse", ["auc"]), "compile takes no argument 'loss': "),  # type: ignore[call-arg]
@@ -202,7 +202,7 @@ def test_arguments_of_keras_without_names_are_told_what_stands_for_them() -> Non
             call()
 
 
-def test_an_attribute_of_keras_optimizers_is_not_set_in_vain() -> None:
+def test_setting_keras_optimizer_attribute_is_refused() -> None:
     optimizer = ps.optimizers.SGD(0.5)
     with pytest.raises(AttributeError, match="'SGD' object has no attribute 'lr': write learning_"):
         optimizer.lr = 0.1  # type: ignore[attr-defined]
@@ -212,12 +212,12 @@ def test_an_attribute_of_keras_optimizers_is_not_set_in_vain() -> None:
         rate.assign(0.1)
 
 
-def test_a_metric_with_the_methods_of_keras_is_told_which_to_write() -> None:
+def test_metric_subclass_with_keras_methods_is_refused() -> None:
     with pytest.raises(InvalidTypeError, match=r"metric Hits .* write update\(state, labels"):
         type("Hits", (ps.metrics.Metric,), {"result": lambda _self: 1.0})
 
 
-def test_the_arguments_that_remedies_name_are_there() -> None:
+def test_arguments_named_by_remedies_exist() -> None:
     table = {"d": np.arange(4, dtype=np.float32), "label": np.array([0, 1, 0, 1])}
     model = _model()
     model.compile(ps.optimizers.SGD(learning_rate=0.1, l2=0.1))

@@ -1,4 +1,4 @@
-"""What type checkers are told that methods take is what the functions behind them take."""
+"""Typed options of methods: the same names and types as the functions behind the methods take."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ METHODS: list[tuple[Callable[..., Any], Callable[..., Any], type]] = [
 
 
 @pytest.mark.parametrize(("method", "function", "options"), METHODS)
-def test_options_are_those_of_the_function(
+def test_method_options_equal_parameters_of_function(
     method: Callable[..., Any], function: Callable[..., Any], options: type
 ) -> None:
     own = inspect.signature(method).parameters
@@ -38,7 +38,7 @@ def test_options_are_those_of_the_function(
     }
 
 
-def test_help_of_a_method_says_where_its_options_are_told() -> None:
+def test_method_docstring_names_function_that_documents_options() -> None:
     for method, function, _ in METHODS:
         assert f"{function.__module__}.{function.__name__}" in (method.__doc__ or "").replace(
             "dataservice.distribute", "dataservice.client.api.distribute"

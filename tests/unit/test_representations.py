@@ -1,4 +1,4 @@
-"""How public objects are shown at a prompt, without a request to any server."""
+"""Representations of public objects, made without a request to any server."""
 
 from __future__ import annotations
 
@@ -61,21 +61,21 @@ SPEC = {"worker": ["h:1", "h:2"], "ps": ["h:3"]}
         ),
     ],
 )
-def test_what_public_objects_say(value: Any, text: str) -> None:
+def test_public_object_has_expected_repr(value: Any, text: str) -> None:
     assert text in repr(value)
 
 
-def test_a_model_tells_its_columns_and_size() -> None:
+def test_model_repr_names_columns_and_size() -> None:
     assert repr(_model()) == "<LogisticRegression 1 dense, 1 categorical columns, 19 values>"
 
 
-def test_a_closed_iterator_says_so() -> None:
+def test_repr_of_closed_iterator_says_closed() -> None:
     with iter(ds.Dataset.from_numpy({"a": np.arange(3)})) as iterator:
         assert "closed" not in repr(iterator)
     assert repr(iterator).endswith(", closed>")
 
 
-def test_gradients_name_their_variables() -> None:
+def test_gradients_repr_names_variables() -> None:
     model = _model()
     batch = {"x": np.ones(4), "c": np.arange(4), "y": np.ones(4)}
     with ps.GradientTape() as tape:

@@ -19,13 +19,13 @@ OWN = [
 
 
 @pytest.mark.parametrize("cls", OWN)
-def test_errors_survive_the_wire(cls: type[errors.DataServiceError]) -> None:
+def test_training_errors_survive_json(cls: type[errors.DataServiceError]) -> None:
     again = error_from_dict(error_to_dict(cls("what went wrong")))
     assert type(again) is cls
     assert str(again) == "what went wrong"
 
 
-def test_a_remote_error_brings_its_class_and_traceback() -> None:
+def test_remote_error_keeps_its_class_and_traceback() -> None:
     error = errors.RemoteError("no", remote_traceback="line 3", remote_class="user.Broken")
     again = error_from_dict(error_to_dict(error))
     assert isinstance(again, errors.RemoteError)
@@ -43,16 +43,18 @@ def test_a_remote_error_brings_its_class_and_traceback() -> None:
         (errors.OutOfRangeError, RuntimeError),
     ],
 )
-def test_errors_are_built_ins_too(cls: type[Exception], builtin: type[Exception]) -> None:
+def test_training_errors_are_builtin_errors_too(
+    cls: type[Exception], builtin: type[Exception]
+) -> None:
     assert issubclass(cls, builtin)
     assert not issubclass(cls, StopIteration)
 
 
-def test_names_shared_with_the_data_service_are_the_same_classes() -> None:
+def test_error_names_shared_with_dataservice_are_same_classes() -> None:
     assert errors.UnavailableError is service_errors.UnavailableError
     assert errors.CancelledError is service_errors.CancelledError
 
 
 @pytest.mark.parametrize("cls", OWN)
-def test_errors_can_be_copied(cls: type[errors.DataServiceError]) -> None:
+def test_training_errors_survive_pickling(cls: type[errors.DataServiceError]) -> None:
     assert str(pickle.loads(pickle.dumps(cls("text")))) == "text"

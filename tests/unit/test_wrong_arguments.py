@@ -107,7 +107,9 @@ WRONG_VALUES: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("message", WRONG_TYPES)
-def test_a_wrong_type(message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_argument_of_wrong_type_is_refused_at_once(
+    message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InvalidTypeError, match=message):
         WRONG_TYPES[message]()
@@ -115,7 +117,9 @@ def test_a_wrong_type(message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("message", WRONG_VALUES)
-def test_a_wrong_value(message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_argument_of_wrong_value_is_refused_at_once(
+    message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InvalidArgumentError, match=message):
         WRONG_VALUES[message]()

@@ -37,7 +37,7 @@ RESOLVER = ps.SimpleClusterResolver(ps.ClusterSpec({"worker": ["a:1"], "ps": ["b
         lambda: ps.optimizers.SGD("fast"),
     ],
 )
-def test_a_wrong_type_is_a_type_error_and_a_value_error(call: Callable[[], Any]) -> None:
+def test_wrong_type_raises_type_error_that_is_value_error(call: Callable[[], Any]) -> None:
     with pytest.raises(InvalidTypeError) as caught:
         call()
     assert isinstance(caught.value, TypeError)
@@ -45,7 +45,7 @@ def test_a_wrong_type_is_a_type_error_and_a_value_error(call: Callable[[], Any])
 
 
 @pytest.mark.parametrize("given", ["ckpt", ps.Checkpoint(x=ps.Variable(1.0)), 3])
-def test_what_is_no_manager_is_told_before_a_coordinator_begins(given: Any) -> None:
+def test_coordinator_refuses_checkpoint_that_is_no_manager(given: Any) -> None:
     strategy: Any = SimpleNamespace(coordinator=None)
     coordinator = object.__new__(ps.ClusterCoordinator)
     with pytest.raises(InvalidTypeError, match=r"must be a CheckpointManager, got .*max_to_keep"):
@@ -63,13 +63,13 @@ def test_what_is_no_manager_is_told_before_a_coordinator_begins(given: Any) -> N
         lambda: ROWS.filter(ds.col("price") > 0).to_table(),
     ],
 )
-def test_a_missing_column_is_a_key_error(read: Callable[[], Any]) -> None:
+def test_missing_column_raises_key_error(read: Callable[[], Any]) -> None:
     with pytest.raises(MissingColumnError, match="no column 'price'; the columns are") as caught:
         read()
     assert isinstance(caught.value, KeyError)
 
 
-def test_what_is_not_on_disk_is_a_file_not_found_error(tmp_path: Path) -> None:
+def test_missing_path_raises_file_not_found_error(tmp_path: Path) -> None:
     with pytest.raises(MissingFileError):
         ds.Dataset.load(tmp_path / "snapshot")
     with pytest.raises(FileNotFoundError):
@@ -77,7 +77,7 @@ def test_what_is_not_on_disk_is_a_file_not_found_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [ds.DispatchServer, ds.WorkerServer])
-def test_a_server_that_was_not_started_has_no_end_to_wait_for(make: Any) -> None:
+def test_join_of_unstarted_server_is_refused(make: Any) -> None:
     config = None if make is ds.DispatchServer else ds.WorkerConfig("localhost:1")
     server = make(config, start=False)
     assert repr(server).endswith("not started>")
@@ -88,7 +88,7 @@ def test_a_server_that_was_not_started_has_no_end_to_wait_for(make: Any) -> None
     assert repr(server).endswith("stopped>")
 
 
-def test_a_filter_of_pyarrow_is_told_that_of_dataservice() -> None:
+def test_pyarrow_filter_is_refused_naming_dataservice_expression() -> None:
     condition = pc.field("id") >= 90
     with pytest.raises(InvalidTypeError, match=r'ds.col\("id"\) >= 90, got .*pyarrow'):
         ds.Dataset.from_parquet("x.parquet", filter=condition)

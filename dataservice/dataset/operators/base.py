@@ -17,7 +17,6 @@ from dataservice.dataset.function import Function
 from dataservice.dataset.node import (
     UNKNOWN_CARDINALITY,
     Node,
-    check_deterministic,
     parameters,
     walk,
 )
@@ -29,6 +28,7 @@ from dataservice.dataset.stream import (
     TransformStream,
 )
 from dataservice.dataset.tolerance import check_on_error, narrowed
+from dataservice.runtime.arguments import check_true_or_false
 
 # Sizes of further samples, tried in turn while an operator leaves no row of a sample. The functions
 # of the operators below run on them too, and may take milliseconds for a row. The first size is
@@ -140,7 +140,7 @@ class FunctionOperator(RowOperator):
 
     def __post_init__(self) -> None:
         check_on_error(self.on_error)
-        check_deterministic(self.deterministic)
+        check_true_or_false(deterministic=self.deterministic)
 
     @property
     def unrepeatable(self) -> str:

@@ -18,8 +18,7 @@ from dataservice.dataset.stream import (
     State,
     TransformStream,
 )
-from dataservice.errors import InvalidArgumentError
-from dataservice.runtime.arguments import integer_at_least
+from dataservice.runtime.arguments import check_true_or_false, integer_at_least
 
 
 @register_node
@@ -33,10 +32,7 @@ class Batch(Operator):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "rows", integer_at_least(self.rows, 1, "batch size"))
-        if not isinstance(self.drop_remainder, bool):
-            raise InvalidArgumentError(
-                f"drop_remainder must be True or False, got {self.drop_remainder!r}"
-            )
+        check_true_or_false(drop_remainder=self.drop_remainder)
 
     @property
     def batched(self) -> bool:

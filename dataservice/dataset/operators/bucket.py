@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from dataservice.dataset.function import Function
-from dataservice.dataset.node import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, register_node
+from dataservice.dataset.node import none_or_endless, register_node
 from dataservice.dataset.operators.base import Operator
 from dataservice.dataset.operators.element_key import key_function, keys_of
 from dataservice.dataset.operators.pad import checked_shapes, padded
@@ -102,8 +102,7 @@ class BucketBySequenceLength(Operator):
         return sample if self.no_padding else padded(sample, {}, self.values or {})
 
     def cardinality(self) -> int:
-        rows = self.input.cardinality()
-        return rows if rows in (0, INFINITE_CARDINALITY) else UNKNOWN_CARDINALITY
+        return none_or_endless(self.input.cardinality())
 
 
 def _integers(values: Any, what: str) -> tuple[int, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
 import pyarrow as pa
@@ -18,6 +18,7 @@ from dataservice.dataset.stream import (
     BatchStream,
     RunContext,
     State,
+    SuccessiveStream,
     Transform,
     TransformStream,
 )
@@ -89,23 +90,33 @@ class Concatenate(Node):
 
         If the plan has a schema, returns that.
         """
-        if self.schema is not None:
-            return self.schema
-        if not any(lacks_type(kind) for kind in first.types):
-            return first
-        others = [part.sample(context).schema for part in self.parts[1:]]
-        return completed_schema([first, *others])
+        return self.schema or completed_by(self.parts[1:], first, context)
 
     def sample(self, context: RunContext) -> pa.RecordBatch:
-        samples = [part.sample(context) for part in self.parts]
-        schema = completed_schema([sample.schema for sample in samples])
-        alike = [conform(sample, schema, what=_WHAT) for sample in samples]
+        alike = samples_alike(self.parts, context, what=_WHAT)
         some = [sample for sample in alike if sample.num_rows] or alike
         # A larger sample is asked for if the rows of the first part were not enough.
         return concat_batches(some) if context.sample_rows > SAMPLE_ROWS else some[0]
 
     def cardinality(self) -> int:
         return sum_of_cardinalities([part.cardinality() for part in self.parts])
+
+
+def completed_by(others: Iterable[Node], first: pa.Schema, context: RunContext) -> pa.Schema:
+    """Returns `first`, with types from samples of the `others` where it has the type null.
+
+    Samples them only then, since that runs their sources and functions a second time.
+    """
+    if not any(lacks_type(kind) for kind in first.types):
+        return first
+    return completed_schema([first, *(node.sample(context).schema for node in others)])
+
+
+def samples_alike(nodes: Iterable[Node], context: RunContext, *, what: str) -> list[pa.RecordBatch]:
+    """Returns a sample of each node, all with the completed schema of the first."""
+    samples = [node.sample(context) for node in nodes]
+    schema = completed_schema([sample.schema for sample in samples])
+    return [conform(sample, schema, what=what) for sample in samples]
 
 
 def completed_schema(schemas: Sequence[pa.Schema]) -> pa.Schema:
@@ -131,15 +142,15 @@ class Conform(RowOperator):
         return lambda batch, _location: conform(batch, self.schema, what=_WHAT)
 
 
-class _ConcatenateStream(BatchStream):
+class _ConcatenateStream(SuccessiveStream):
     """The parts of a chain one after the other."""
 
     def __init__(self, node: Concatenate, context: RunContext) -> None:
+        super().__init__()
         self._node = node
         self._parts = node.parts
         self._context = context
         self._part = 0
-        self._stream: BatchStream | None = None
         self._schema: pa.Schema | None = None
 
     def __next__(self) -> pa.RecordBatch:
@@ -175,14 +186,6 @@ class _ConcatenateStream(BatchStream):
     def restore(self, state: State) -> None:
         self._part, inner = _part_at(state, len(self._parts))
         self._opened().restore(inner)
-
-    def close(self) -> None:
-        if self._stream is not None:
-            self._stream.close()
-            self._stream = None
-
-    def location(self) -> str:
-        return "" if self._stream is None else self._stream.location()
 
 
 def _part_at(state: State, parts: int) -> tuple[int, State]:

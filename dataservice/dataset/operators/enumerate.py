@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from dataservice.dataset.node import register_node
 from dataservice.dataset.operators.base import Operator
-from dataservice.dataset.stream import BatchStream, RunContext, State
+from dataservice.dataset.stream import BatchStream, OverStream, RunContext, State
 from dataservice.errors import InvalidTypeError, SchemaError
 from dataservice.runtime.arguments import is_integer
 from dataservice.runtime.number_arrays import from_numbers
@@ -51,9 +51,9 @@ def _with_numbers(batch: pa.RecordBatch, name: str, numbers: np.ndarray) -> pa.R
     return batch.append_column(name, from_numbers(numbers))
 
 
-class _EnumerateStream(BatchStream):
+class _EnumerateStream(OverStream):
     def __init__(self, stream: BatchStream, name: str, start: int, *, whole_batches: bool) -> None:
-        self._stream = stream
+        super().__init__(stream)
         self._name = name
         self._start = start
         self._whole_batches = whole_batches
@@ -80,9 +80,3 @@ class _EnumerateStream(BatchStream):
     def state_after(self, state: State, rows: int) -> State | None:
         inner = None if self._whole_batches else self._stream.state_after(state["input"], rows)
         return None if inner is None else {"input": inner, "next": int(state["next"]) + rows}
-
-    def close(self) -> None:
-        self._stream.close()
-
-    def location(self) -> str:
-        return self._stream.location()

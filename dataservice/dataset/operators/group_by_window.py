@@ -11,16 +11,16 @@ import pyarrow as pa
 from dataservice.dataset.columns import no_rows
 from dataservice.dataset.function import Function, call_user
 from dataservice.dataset.node import (
-    INFINITE_CARDINALITY,
-    UNKNOWN_CARDINALITY,
     Node,
+    none_or_endless,
     register_node,
     rows_of_known,
 )
 from dataservice.dataset.operators.base import Operator
 from dataservice.dataset.operators.element_key import key_function, keys_of
 from dataservice.dataset.operators.nested import dataset_of, node_of
-from dataservice.dataset.operators.windows import Window, WindowGatherer
+from dataservice.dataset.operators.open_windows import Window
+from dataservice.dataset.operators.windows import WindowGatherer
 from dataservice.dataset.seeds import settle_seeds
 from dataservice.dataset.stream import BatchStream, RunContext, State
 from dataservice.errors import InvalidArgumentError
@@ -122,8 +122,7 @@ class GroupByWindow(Operator):
         return self.reduced(0, [window], context, 0).sample(context)
 
     def cardinality(self) -> int:
-        elements = self.input.cardinality()
-        return elements if elements in (0, INFINITE_CARDINALITY) else UNKNOWN_CARDINALITY
+        return none_or_endless(self.input.cardinality())
 
 
 class _GroupStream(BatchStream):

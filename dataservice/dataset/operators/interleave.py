@@ -17,10 +17,8 @@ import pyarrow as pa
 from dataservice.dataset.columns import concat_batches, conform, no_rows
 from dataservice.dataset.function import Function, call_user
 from dataservice.dataset.node import (
-    INFINITE_CARDINALITY,
-    UNKNOWN_CARDINALITY,
     Node,
-    check_deterministic,
+    none_or_endless,
     register_node,
     rows_of_known,
 )
@@ -38,10 +36,9 @@ from dataservice.dataset.stream import (
     State,
 )
 from dataservice.errors import InvalidArgumentError, InvalidTypeError
-from dataservice.runtime.arguments import integer_at_least
+from dataservice.runtime.arguments import check_true_or_false, integer_at_least
 from dataservice.runtime.number_arrays import from_numbers
 
-_ALL_ROWS: Final = 1 << 62
 # Elements to try if the first ones have no rows; a generator's first sample is only one element.
 # Not more, because the dataset of each element may have to open a file.
 _FURTHER_ELEMENTS: Final = 64
@@ -75,7 +72,7 @@ class Interleave(Operator):
         for name in ("cycle_length", "block_length"):
             value = integer_at_least(getattr(self, name), 1, f"interleave {name}")
             object.__setattr__(self, name, value)
-        check_deterministic(self.deterministic)
+        check_true_or_false(deterministic=self.deterministic)
 
     @property
     def unrepeatable(self) -> str:
@@ -146,8 +143,7 @@ class Interleave(Operator):
         return conform(rows, self.schema, what=_WHAT)
 
     def cardinality(self) -> int:
-        elements = self.input.cardinality()
-        return elements if elements in (0, INFINITE_CARDINALITY) else UNKNOWN_CARDINALITY
+        return none_or_endless(self.input.cardinality())
 
 
 def _joined(samples: list[pa.RecordBatch]) -> pa.RecordBatch:
@@ -234,7 +230,7 @@ class _InterleaveStream(BatchStream):
         return True
 
     def _element(self, cutter: RowCutter) -> pa.RecordBatch | None:
-        return cutter.piece(_ALL_ROWS if self._node.input.batched else 1)
+        return cutter.piece(None if self._node.input.batched else 1)
 
     def _slot(self, element: pa.RecordBatch, before: State, number: int) -> _Slot:
         nested = self._node.nested(element, number, self._context, self._input.location())

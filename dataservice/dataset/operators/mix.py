@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -23,14 +23,11 @@ from dataservice.dataset.node import (
     sum_of_cardinalities,
 )
 from dataservice.dataset.operators.choices import Choices, DatasetChoices, RandomChoices
-from dataservice.dataset.operators.concatenate import completed_schema
+from dataservice.dataset.operators.concatenate import completed_by, samples_alike
 from dataservice.dataset.seeds import check_seeds, effective_seed
-from dataservice.dataset.sources.reference import lacks_type
 from dataservice.dataset.stream import BatchStream, RowCutter, RunContext, State, TransformStream
 from dataservice.errors import InvalidArgumentError
 from dataservice.runtime.number_arrays import from_numbers
-
-_ALL_ROWS: Final = 1 << 62
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -63,27 +60,21 @@ class Mix(Node):
 
     def streams(self, context: RunContext) -> list[BatchStream]:
         """Opens the datasets; the rows of each have the common schema."""
-        schema = self.schema or self._common_schema(context)
-        what = f"the rows of a dataset given to {self.kind}"
+        first, *others = self.datasets
+        schema = self.schema or completed_by(others, first.sample(context).schema, context)
+        what = self._what
 
         def same(batch: pa.RecordBatch, _location: Any) -> pa.RecordBatch:
             return conform(batch, schema, what=what)
 
         return [TransformStream(node.run(context), same) for node in self.datasets]
 
-    def _common_schema(self, context: RunContext) -> pa.Schema:
-        first = self.datasets[0].sample(context).schema
-        # Samples of the others would run their sources and functions a second time.
-        if not any(lacks_type(kind) for kind in first.types):
-            return first
-        others = [node.sample(context).schema for node in self.datasets[1:]]
-        return completed_schema([first, *others])
+    @property
+    def _what(self) -> str:
+        return f"the rows of a dataset given to {self.kind}"
 
     def sample(self, context: RunContext) -> pa.RecordBatch:
-        samples = [node.sample(context) for node in self.datasets]
-        schema = completed_schema([sample.schema for sample in samples])
-        what = f"the rows of a dataset given to {self.kind}"
-        alike = [conform(sample, schema, what=what) for sample in samples]
+        alike = samples_alike(self.datasets, context, what=self._what)
         return max(alike, key=lambda sample: sample.num_rows)
 
 
@@ -220,7 +211,7 @@ class _MixStream(BatchStream):
         """Takes the next elements by the choices at `left`; the others' datasets have ended."""
         if self._whole_batches:
             self._choices.advance(int(left[0]) + 1)
-            batch = self._cutters[self._last].piece(_ALL_ROWS)
+            batch = self._cutters[self._last].piece()
             assert batch is not None
             return batch
         ready = self._ready(choices[left])

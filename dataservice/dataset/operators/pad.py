@@ -160,5 +160,5 @@ def _filler(kind: pa.DataType, value: Any, name: str) -> pa.Array:
         return pa.array([value], kind)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise SchemaError(
-            f"padded_batch: {value!r} is no value to pad column {name!r} of {kind} with: {error}"
+            f"padded_batch: {value!r} is not a value to pad column {name!r} of {kind} with: {error}"
         ) from error

@@ -12,7 +12,7 @@ import pyarrow as pa
 from dataservice.dataset.columns import concat_batches
 from dataservice.dataset.node import INFINITE_CARDINALITY, Node, register_node, walk
 from dataservice.dataset.sources.base import Source
-from dataservice.dataset.stream import CHUNK_ROWS, BatchStream, RunContext, State
+from dataservice.dataset.stream import CHUNK_ROWS, BatchStream, RunContext, State, SuccessiveStream
 from dataservice.runtime.arguments import integer_at_least
 from dataservice.runtime.number_arrays import from_numbers
 from dataservice.sharding import epoch_of
@@ -69,7 +69,7 @@ class Repeat(Node):
         return elements if elements < 0 else elements * self.count
 
 
-class _RepeatStream(BatchStream):
+class _RepeatStream(SuccessiveStream):
     """One pass after another; with `few_rows`, as many passes at once as make a chunk.
 
     An endless repetition ends after more than `most_empty` passes in a row without a row.
@@ -83,6 +83,7 @@ class _RepeatStream(BatchStream):
         most_empty: int,
         check: Callable[[], None],
     ) -> None:
+        super().__init__()
         self._open_pass = open_pass
         self._count = count
         self._few_rows = few_rows
@@ -90,7 +91,6 @@ class _RepeatStream(BatchStream):
         self._check = check
         self._tile: pa.RecordBatch | None = None  # as many passes as are made at once
         self._pass = 0
-        self._stream: BatchStream | None = None
         self._saved: State | None = None  # position to restore when the input is opened
         self._empty_passes = 0
         self._empty = True
@@ -157,11 +157,3 @@ class _RepeatStream(BatchStream):
 
     def restore(self, state: State) -> None:
         self._pass, self._saved = int(state["pass"]), state["input"]
-
-    def close(self) -> None:
-        if self._stream is not None:
-            self._stream.close()
-            self._stream = None
-
-    def location(self) -> str:
-        return "" if self._stream is None else self._stream.location()

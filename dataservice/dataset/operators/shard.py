@@ -11,7 +11,7 @@ import pyarrow as pa
 from dataservice.dataset.node import UNKNOWN_CARDINALITY, register_node
 from dataservice.dataset.operators.base import Operator
 from dataservice.dataset.sources.range import RangeSource
-from dataservice.dataset.stream import BatchStream, RunContext, State
+from dataservice.dataset.stream import BatchStream, OverStream, RunContext, State
 from dataservice.errors import FailedPreconditionError, InvalidArgumentError
 from dataservice.runtime.arguments import integer_at_least
 from dataservice.runtime.number_arrays import from_numbers
@@ -80,11 +80,11 @@ class Shard(Operator):
         return max(0, -(-(elements - self.index) // self.num_shards))
 
 
-class _ShardStream(BatchStream):
+class _ShardStream(OverStream):
     def __init__(
         self, stream: BatchStream, shards: int, index: int, *, whole_batches: bool
     ) -> None:
-        self._stream = stream
+        super().__init__(stream)
         self._shards = shards
         self._skip = index  # elements to leave out before the next that is kept
         self._whole_batches = whole_batches
@@ -109,9 +109,3 @@ class _ShardStream(BatchStream):
     def restore(self, state: State) -> None:
         self._stream.restore(state["input"])
         self._skip = int(state["skip"])
-
-    def close(self) -> None:
-        self._stream.close()
-
-    def location(self) -> str:
-        return self._stream.location()

@@ -21,7 +21,14 @@ from dataservice.dataset.node import register_node
 from dataservice.dataset.operators.base import Operator
 from dataservice.dataset.random_bits import random_bits
 from dataservice.dataset.seeds import check_seeds, effective_seed
-from dataservice.dataset.stream import CHUNK_ROWS, BatchStream, RowCutter, RunContext, State
+from dataservice.dataset.stream import (
+    CHUNK_ROWS,
+    BatchStream,
+    OverStream,
+    RowCutter,
+    RunContext,
+    State,
+)
 from dataservice.errors import InvalidArgumentError
 from dataservice.runtime.arguments import integer_at_least
 from dataservice.runtime.number_arrays import from_numbers
@@ -136,11 +143,11 @@ class _RowShuffleStream(BatchStream):
         return f"a shuffled buffer of {self._cutter.location()}"
 
 
-class _BatchShuffleStream(BatchStream):
+class _BatchShuffleStream(OverStream):
     def __init__(
         self, stream: BatchStream, buffer_batches: int, key_of: Callable[[int], int]
     ) -> None:
-        self._stream = stream
+        super().__init__(stream)
         self._buffer_batches = buffer_batches
         self._key_of = key_of
         self._number = 0
@@ -180,8 +187,5 @@ class _BatchShuffleStream(BatchStream):
         self._number, self._position = int(state["buffer"]), int(state["row"])
 
     def close(self) -> None:
-        self._stream.close()
+        super().close()
         self._batches = []
-
-    def location(self) -> str:
-        return self._stream.location()

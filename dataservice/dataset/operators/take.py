@@ -65,7 +65,7 @@ class _CountingStream(BatchStream):
     def _piece(self, elements: int) -> tuple[pa.RecordBatch | None, int]:
         """Returns the next rows, at most `elements` elements, and how many elements they are."""
         if self._whole_batches:
-            return self._cutter.piece(_ALL_ROWS), 1
+            return self._cutter.piece(), 1
         piece = self._cutter.piece(elements)
         return piece, 0 if piece is None else piece.num_rows
 
@@ -91,9 +91,6 @@ class _CountingStream(BatchStream):
 
     def location(self) -> str:
         return self._cutter.location()
-
-
-_ALL_ROWS = 1 << 62
 
 
 class _TakeStream(_CountingStream):
@@ -124,7 +121,7 @@ class _SkipStream(_CountingStream):
             if piece is None:
                 raise StopIteration
             self._left -= elements
-        piece, _ = self._piece(_ALL_ROWS)
+        piece = self._cutter.piece()
         if piece is None:
             raise StopIteration
         return piece

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import pyarrow as pa
 
-from dataservice.dataset.node import UNKNOWN_CARDINALITY, register_node
+from dataservice.dataset.node import none_or_endless, register_node
 from dataservice.dataset.operators.base import Operator
 from dataservice.dataset.operators.batch import Batch, rows_of
 from dataservice.dataset.padded_columns import unmarked
@@ -45,5 +45,4 @@ class Unbatch(Operator):
         if isinstance(inner, Batch) and not inner.input.batched:
             rows = inner.input.cardinality()
             return rows - rows % inner.rows if rows > 0 and inner.drop_remainder else rows
-        elements = inner.cardinality()
-        return elements if elements <= 0 else UNKNOWN_CARDINALITY
+        return none_or_endless(inner.cardinality())

@@ -27,8 +27,6 @@ from dataservice.dataset.operators.open_windows import (
 )
 from dataservice.dataset.stream import BatchStream, State
 
-__all__ = ["KeysOf", "SizeOf", "Window", "WindowGatherer"]
-
 # Returns the keys of the elements of a batch, as int64.
 KeysOf: TypeAlias = Callable[[pa.RecordBatch, Callable[[], str]], np.ndarray]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import ClassVar, Final
+from typing import ClassVar
 
 import pyarrow as pa
 
@@ -21,8 +21,6 @@ from dataservice.dataset.node import (
 )
 from dataservice.dataset.stream import CHUNK_ROWS, BatchStream, RowCutter, RunContext, State
 from dataservice.errors import InvalidArgumentError, SchemaError
-
-_ALL_ROWS: Final = 1 << 62
 
 
 @register_node
@@ -82,21 +80,16 @@ class ZipStream(BatchStream):
         self._whole_batches = whole_batches
 
     def __next__(self) -> pa.RecordBatch:
-        wanted = _ALL_ROWS if self._whole_batches else CHUNK_ROWS
         batches: list[pa.RecordBatch] = []
         for cutter in self._cutters:
-            if self._whole_batches:
-                piece = cutter.piece(_ALL_ROWS)
-                pieces = [] if piece is None else [piece]
-            elif not batches:
-                piece = cutter.piece(wanted)
+            if self._whole_batches or not batches:
+                piece = cutter.piece(None if self._whole_batches else CHUNK_ROWS)
                 pieces = [] if piece is None else [piece]
             else:
-                pieces = cutter.cut(wanted)
+                pieces = cutter.cut(batches[-1].num_rows)
             if not pieces:
                 raise StopIteration
             batches.append(concat_batches(pieces))
-            wanted = batches[-1].num_rows
         return side_by_side(self._trimmed(batches))
 
     def _trimmed(self, batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:

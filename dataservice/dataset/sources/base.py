@@ -19,8 +19,9 @@ from dataservice.dataset.columns import concat_batches
 from dataservice.dataset.node import UNKNOWN_CARDINALITY, Node
 from dataservice.dataset.stream import SAMPLE_ROWS, BatchStream, RunContext, State
 from dataservice.errors import SchemaError, SourceError, UserFunctionError
-from dataservice.sharding import Split, order_key, permuted, total_rows
+from dataservice.sharding import Split, order_key, total_rows
 from dataservice.split_table import SplitTable
+from dataservice.windowing import permutation
 
 # Most batches that a sample reads, and so most files that it reads from.
 _SAMPLE_BATCHES = 16
@@ -88,8 +89,9 @@ class Source(Node):
     def open(self, context: RunContext) -> BatchStream:
         if context.split_order is None or not self.reads_files:
             return SplitStream(self, self.sequence(), context)
-        ordered = permuted(self.plan(), order_key(*context.split_order))
-        return SplitStream(self, ordered, context)
+        splits = self.plan()
+        order = permutation(len(splits), order_key(*context.split_order)).tolist()
+        return SplitStream(self, [splits[index] for index in order], context)
 
     def sample(self, context: RunContext) -> pa.RecordBatch:
         stream = SplitStream(self, self.sequence(), context)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar, Final
 
@@ -70,7 +70,7 @@ class ColumnarSource(Source):
         except (SourceError, SchemaError):
             if self.on_error != "skip":
                 raise
-            return [Split(path=file.path, size_bytes=file.size_bytes, version=file.version)]
+            return [file.as_split()]
 
     @functools.cached_property
     def reference(self) -> Reference:
@@ -114,6 +114,27 @@ class ColumnarSource(Source):
                 f"the files differ: column {field.name!r} is of type {field.type} in "
                 f"{self.reference.path_of_type(field.name)!r}, and {path!r} {has}; {remedy}"
             )
+
+
+def merged_splits(file: InputFile, parts: Iterable[tuple[int, int]], most_rows: int) -> list[Split]:
+    """Returns the splits of a file whose `parts` (number, rows) are row groups or record batches.
+
+    Consecutive parts share a split of at most `most_rows` rows; parts without rows are left out.
+    """
+    runs: list[tuple[list[int], int]] = []
+    for number, rows in parts:
+        if not rows:
+            continue
+        numbers, total = runs[-1] if runs else ([], 0)
+        if numbers and numbers[-1] == number - 1 and total + rows <= most_rows:
+            numbers.append(number)
+            runs[-1] = numbers, total + rows
+        else:
+            runs.append(([number], rows))
+    base = file.as_split()
+    return [
+        base._replace(row_groups=tuple(numbers), stop=rows, rows=rows) for numbers, rows in runs
+    ]
 
 
 def named_parts(kind: str, numbers: Sequence[int]) -> str:

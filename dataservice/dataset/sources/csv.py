@@ -40,7 +40,7 @@ from dataservice.errors import (
     SchemaError,
     SourceError,
 )
-from dataservice.runtime.arguments import check_choice
+from dataservice.runtime.arguments import check_choice, check_true_or_false
 
 _BLOCK_BYTES: Final = 1 << 20
 _NO_LINE: Final = "Empty CSV file"
@@ -93,8 +93,7 @@ class CsvSource(WholeFilesSource):
             check_choice("unexpected_columns", self.unexpected_columns, ("error", "ignore"))
         _check_delimiter(self.delimiter)
         check_encoding(self.encoding)
-        if not isinstance(self.header, bool):
-            raise InvalidArgumentError(f"header must be True or False, got {self.header!r}")
+        check_true_or_false(header=self.header)
         nulls = self.null_values
         if nulls is not None and not all(isinstance(value, str) for value in nulls):
             raise InvalidArgumentError(f"null_values must be strings, got {nulls!r}")

@@ -45,9 +45,7 @@ class FileListSource(Source):
     def splits(self) -> Iterator[Split]:
         # A split is the name itself, so that every machine yields the names found in planning.
         for file in self._files():
-            yield Split(
-                path=file.path, stop=1, rows=1, size_bytes=file.size_bytes, version=file.version
-            )
+            yield file.as_split()._replace(stop=1, rows=1)
 
     def sequence(self) -> Iterator[Split]:
         yield Split()

@@ -29,6 +29,10 @@ class InputFile(NamedTuple):
     size_bytes: int
     version: str
 
+    def as_split(self) -> Split:
+        """Returns the whole file as one split, whose number of rows is not known."""
+        return Split(path=self.path, size_bytes=self.size_bytes, version=self.version)
+
 
 def find_files(
     paths: tuple[str, ...],

@@ -20,12 +20,12 @@ import pyarrow as pa
 from dataservice.dataset.arrow_arrays import from_numpy
 from dataservice.dataset.columns import check_names, conform, no_rows, require_distinct
 from dataservice.dataset.function import Function, call_user
-from dataservice.dataset.node import check_deterministic, register_node, rows_of_known
+from dataservice.dataset.node import register_node, rows_of_known
 from dataservice.dataset.plain_types import plain_batch, plain_schema
 from dataservice.dataset.sources.base import Source
 from dataservice.dataset.stream import SAMPLE_ROWS, RunContext
 from dataservice.errors import InvalidTypeError, SchemaError, SourceError
-from dataservice.runtime.arguments import check_choice
+from dataservice.runtime.arguments import check_choice, check_true_or_false
 from dataservice.sharding import Split
 
 _CHUNK_ROWS: Final = 1_024
@@ -70,7 +70,7 @@ class GeneratorSource(Source):
         object.__setattr__(self, "schema", plain_schema(self.schema))
         # None: found from the first item that the generator yields.
         check_choice("format", self.format, (*_FORMATS, None))
-        check_deterministic(self.deterministic)
+        check_true_or_false(deterministic=self.deterministic)
 
     @property
     def unrepeatable(self) -> str:

@@ -22,6 +22,7 @@ from dataservice.dataset.plain_types import plain_batch, plain_schema
 from dataservice.dataset.sources.columnar import (
     ColumnarSource,
     chosen_columns,
+    merged_splits,
     named_parts,
 )
 from dataservice.dataset.sources.files import InputFile, check_unchanged
@@ -71,17 +72,13 @@ class IpcSource(ColumnarSource):
         object.__setattr__(self, "columns", chosen_columns(self.columns))
 
     def plan_file(self, file: InputFile) -> list[Split]:
-        base = Split(path=file.path, size_bytes=file.size_bytes, version=file.version)
         with self._handle(file.path) as (handle, is_file):
             if not is_file:
-                return [base]
+                return [file.as_split()]
             with _named_errors(file.path):
                 self.check_schema(file.path, pa.ipc.open_file(handle).schema)
                 sizes = [batch.rows for batch in batch_metadata(handle)]
-        return [
-            base._replace(row_groups=tuple(part), stop=rows, rows=rows)
-            for part, rows in _merge_small(sizes)
-        ]
+        return merged_splits(file, enumerate(sizes), _MERGED_ROWS)
 
     def read(
         self, split: Split, first_row: int, context: RunContext
@@ -242,17 +239,3 @@ def _next_batch(reader: pa.RecordBatchReader) -> pa.RecordBatch | None:
         return reader.read_next_batch()
     except StopIteration:
         return None
-
-
-def _merge_small(sizes: list[int]) -> list[tuple[list[int], int]]:
-    """Returns runs of consecutive batches, each with the batches' numbers and their total rows."""
-    runs: list[tuple[list[int], int]] = []
-    for number, rows in enumerate(sizes):
-        if not rows:
-            continue
-        numbers, total = runs[-1] if runs else ([], 0)
-        if numbers and numbers[-1] == number - 1 and total + rows <= _MERGED_ROWS:
-            runs[-1] = ([*numbers, number], total + rows)
-        else:
-            runs.append(([number], rows))
-    return runs

@@ -29,7 +29,7 @@ class _StoredFile:
         except Exception as error:
             raise SourceError(
                 f"{self._path!r} cannot be read any further, near byte {self._file.tell()}: the "
-                f"store failed ({type(error).__name__}: {error}); look whether it can be reached, "
+                f"store failed ({type(error).__name__}: {error}); check that it can be reached, "
                 "and read the file again"
             ) from error
 

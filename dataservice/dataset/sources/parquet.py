@@ -25,6 +25,7 @@ from dataservice.dataset.pushdown import statistics_conditions
 from dataservice.dataset.sources.columnar import (
     ColumnarSource,
     chosen_columns,
+    merged_splits,
     named_parts,
 )
 from dataservice.dataset.sources.files import InputFile, check_unchanged
@@ -74,20 +75,8 @@ class ParquetSource(ColumnarSource):
             groups = [
                 (index, metadata.row_group(index).num_rows)
                 for index in self._matching_groups(file.path, metadata.num_row_groups)
-                if metadata.row_group(index).num_rows
             ]
-        merged = _merge_small(groups)
-        return [
-            Split(
-                path=file.path,
-                row_groups=tuple(index for index, _ in part),
-                stop=sum(rows for _, rows in part),
-                rows=sum(rows for _, rows in part),
-                size_bytes=file.size_bytes,
-                version=file.version,
-            )
-            for part in merged
-        ]
+        return merged_splits(file, groups, _MERGED_ROWS)
 
     def _matching_groups(self, path: str, group_count: int) -> list[int]:
         """Returns the row groups in which, by the footer's statistics, the filter may be true."""
@@ -226,20 +215,6 @@ class _FooterCache:
             self._footers[key] = footer
             if len(self._footers) > _CACHED_FOOTERS:
                 del self._footers[next(iter(self._footers))]
-
-
-def _merge_small(groups: list[tuple[int, int]]) -> list[list[tuple[int, int]]]:
-    """Returns runs of consecutive row groups (index, rows): one large group, or several small."""
-    runs: list[list[tuple[int, int]]] = []
-    run_rows = _MERGED_ROWS
-    for index, rows in groups:
-        consecutive = bool(runs) and runs[-1][-1][0] == index - 1
-        if not consecutive or run_rows + rows > _MERGED_ROWS:
-            runs.append([])
-            run_rows = 0
-        runs[-1].append((index, rows))
-        run_rows += rows
-    return runs
 
 
 def _skip_groups(

@@ -43,8 +43,8 @@ def parse(
     bad = kernels.locate(data, starts, ends, names, name_ends, spans)
     if bad >= 0:
         raise SourceError(
-            f"{where}: number {bad} of them is no tf.train.Example; read the records as they are "
-            "with features=None"
+            f"{where}: number {bad} of them is not a tf.train.Example; read the records as they "
+            "are with features=None"
         )
     arrays = [_column(data, spans[i], field, where) for i, field in enumerate(features)]
     return pa.RecordBatch.from_arrays(arrays, schema=features)

@@ -47,8 +47,7 @@ class WholeFilesSource(Source):
         return find_files(self.paths, self.suffixes, self.storage_options, self.on_error)
 
     def splits(self) -> Iterator[Split]:
-        for file in self.files():
-            yield Split(path=file.path, size_bytes=file.size_bytes, version=file.version)
+        return map(InputFile.as_split, self.files())
 
     def plan_table(self) -> SplitTable:
         return SplitTable.of_files(self.files())

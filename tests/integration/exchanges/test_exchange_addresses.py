@@ -20,7 +20,7 @@ from tests.integration.exchange_ends import ACTIONS, EXCHANGES, TIMEOUT_S, TOKEN
 from tests.ports import free_port
 
 
-def test_an_address_where_nothing_listens(ends: Ends, server: Any) -> None:
+def test_address_without_listener_is_unavailable(ends: Ends, server: Any) -> None:
     address = server.address
     server.stop()
     with ends.connect(address) as client:
@@ -30,7 +30,7 @@ def test_an_address_where_nothing_listens(ends: Ends, server: Any) -> None:
             client.action("reverse", timeout_s=TIMEOUT_S)
 
 
-def test_a_client_reconnects_to_a_server_that_came_back(ends: Ends, server: Any) -> None:
+def test_client_reconnects_to_restarted_server(ends: Ends, server: Any) -> None:
     with ends.connect(server.address) as client:
         client.exchange({"exchange": "echo"}).close()
         server.stop()
@@ -51,7 +51,7 @@ def test_a_client_reconnects_to_a_server_that_came_back(ends: Ends, server: Any)
 
 
 @pytest.mark.long
-def test_a_server_that_was_gone_for_a_while_is_found_at_once(ends: Ends) -> None:
+def test_server_back_after_long_absence_is_reached_within_seconds(ends: Ends) -> None:
     port = free_port()
     with ends.connect(f"127.0.0.1:{port}") as client:
         wait_for_return(ends, port, client)
@@ -80,20 +80,20 @@ def wait_for_return(ends: Ends, port: int, client: Any) -> None:
         server.stop()
 
 
-def test_a_taken_port_is_reported(ends: Ends, server: Any) -> None:
+def test_port_in_use_is_refused_and_named(ends: Ends, server: Any) -> None:
     with pytest.raises(AddressInUseError, match=rf"port {server.port} .*--port"):
         ends.serve(server.port)
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "no-such-host.invalid"])
-def test_a_host_that_is_not_this_machine_is_reported(host: str) -> None:
+def test_listening_on_host_of_another_machine_is_refused(host: str) -> None:
     server = SocketServer(host, 0, token=TOKEN, exchanges={})
     with pytest.raises(InvalidArgumentError, match=rf"{host}.*--host of this machine"):
         server.start()
     server.stop()
 
 
-def test_a_name_of_several_addresses_is_reached_where_it_is_served() -> None:
+def test_host_name_with_several_addresses_reaches_the_one_served() -> None:
     server = SocketServer("localhost", 0, token=TOKEN, exchanges=EXCHANGES, actions=ACTIONS)
     server.start()
     try:
@@ -104,19 +104,19 @@ def test_a_name_of_several_addresses_is_reached_where_it_is_served() -> None:
         server.stop()
 
 
-def test_a_name_that_cannot_be_one() -> None:
+def test_malformed_host_name_is_unavailable() -> None:
     with pytest.raises(UnavailableError, match=r"a\.\.b:80 cannot be reached"):
         SocketClient("a..b:80", token=TOKEN).action("ping", timeout_s=TIMEOUT_S)
 
 
-def test_an_error_is_not_its_own_cause(server: Any, ends: Ends) -> None:
+def test_unavailable_error_has_another_error_as_cause(server: Any, ends: Ends) -> None:
     server.stop()
     with ends.connect(server.address) as client, pytest.raises(UnavailableError) as caught:
         client.exchange({"exchange": "echo"}, timeout_s=TIMEOUT_S)
     assert caught.value.__cause__ not in (None, caught.value)
 
 
-def test_a_socket_that_reached_itself_has_reached_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_self_connected_socket_counts_as_nobody_listening(monkeypatch: pytest.MonkeyPatch) -> None:
     """This happens by chance if a port of the range for outgoing connections is not served."""
     port = free_port()
 

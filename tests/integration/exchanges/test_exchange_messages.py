@@ -26,8 +26,12 @@ from tests.exchanges import answer_to
 from tests.integration.exchange_ends import ENDS, TIMEOUT_S, TOKEN, Ends, send_many, takes
 
 
-@pytest.mark.parametrize("body", [None, b"", b"x", b"y" * 100_000])
-@pytest.mark.parametrize("header", [b"", b"h", b"\x00\xff" * 40])
+@pytest.mark.parametrize(
+    "body", [None, b"", b"x", b"y" * 100_000], ids=["no body", "empty body", "1 byte", "100 kB"]
+)
+@pytest.mark.parametrize(
+    "header", [b"", b"h", b"\x00\xff" * 40], ids=["no header", "text header", "binary header"]
+)
 def test_messages_come_back_unchanged(client: Any, header: bytes, body: bytes | None) -> None:
     with client.exchange({"exchange": "echo"}) as exchange:
         if not header and body is None:
@@ -40,7 +44,7 @@ def test_messages_come_back_unchanged(client: Any, header: bytes, body: bytes | 
             assert (None if reply.body is None else reply.body.to_pybytes()) == body
 
 
-def test_a_large_body(client: Any) -> None:
+def test_large_body_comes_back_unchanged(client: Any) -> None:
     body = np.random.default_rng(7).integers(0, 255, 64 << 20, np.uint8)
     with client.exchange({"exchange": "echo"}) as exchange:
         reply = answer_to(exchange, b"big", pa.py_buffer(body), timeout_s=TIMEOUT_S)
@@ -48,14 +52,14 @@ def test_a_large_body(client: Any) -> None:
         assert reply.body.equals(pa.py_buffer(body))
 
 
-def test_the_server_may_end_the_stream(client: Any) -> None:
+def test_stream_ended_by_server_gives_all_messages_then_none(client: Any) -> None:
     with client.exchange({"exchange": "count", "n": 5, "size": 10}) as exchange:
         headers = [message.header for message in iter(lambda: exchange.recv(TIMEOUT_S), None)]
         assert headers == [b"0", b"1", b"2", b"3", b"4"]
         assert exchange.recv(TIMEOUT_S) is None
 
 
-def test_the_client_may_finish_first(client: Any) -> None:
+def test_client_that_finished_writing_still_receives_replies(client: Any) -> None:
     with client.exchange({"exchange": "echo"}) as exchange:
         exchange.send(b"a", b"1")
         exchange.send(b"b")
@@ -65,19 +69,19 @@ def test_the_client_may_finish_first(client: Any) -> None:
         assert exchange.recv(TIMEOUT_S) is None
 
 
-def test_a_client_that_sends_nothing(client: Any) -> None:
+def test_exchange_without_messages_ends_cleanly(client: Any) -> None:
     with client.exchange({"exchange": "echo"}) as exchange:
         exchange.done_writing()
         assert exchange.recv(TIMEOUT_S) is None
 
 
 @pytest.mark.parametrize("attempt", range(20))
-def test_nothing_is_lost_when_the_server_ends_at_once(client: Any, attempt: int) -> None:
+def test_messages_of_server_that_ends_at_once_all_arrive(client: Any, attempt: int) -> None:
     with client.exchange({"exchange": "count", "n": attempt}) as exchange:
         assert len(list(iter(lambda: exchange.recv(TIMEOUT_S), None))) == attempt
 
 
-def test_requests_of_many_threads_and_exchanges(client: Any) -> None:
+def test_concurrent_exchanges_and_threads_get_their_own_replies(client: Any) -> None:
     def converse(number: int) -> int:
         turns = threading.Lock()
         with client.exchange({"exchange": "echo"}) as exchange, ThreadPoolExecutor(2) as pool:
@@ -109,20 +113,20 @@ def test_one_thread_sends_while_another_receives(client: Any) -> None:
         assert headers == [b"%d" % index for index in range(500)]
 
 
-def test_unknown_names_list_the_known_ones(client: Any) -> None:
+def test_unknown_exchange_or_action_is_refused_listing_known_ones(client: Any) -> None:
     with pytest.raises(NotFoundError, match=r"'nope'.*echo"):
         client.exchange({"exchange": "nope"}).recv(TIMEOUT_S)
     with pytest.raises(NotFoundError, match=r"'nope'.*reverse"):
         client.action("nope", timeout_s=TIMEOUT_S)
 
 
-def test_a_command_without_a_name_is_refused(client: Any) -> None:
+def test_command_without_exchange_name_is_refused(client: Any) -> None:
     with pytest.raises(InvalidArgumentError, match="command"):
         client.exchange({"name": "echo"}).recv(TIMEOUT_S)
 
 
 @pytest.mark.parametrize("after_message", [False, True])
-def test_a_service_error_keeps_its_class_and_long_details(client: Any, after_message: bool) -> None:
+def test_service_error_keeps_class_and_long_details(client: Any, after_message: bool) -> None:
     with client.exchange({"exchange": "fail", "how": "user", "after_message": after_message}) as x:
         with pytest.raises(UserFunctionError, match="map function failed") as caught:
             answer_to(x, b"go", timeout_s=TIMEOUT_S) if after_message else x.recv(TIMEOUT_S)
@@ -133,7 +137,7 @@ def test_a_service_error_keeps_its_class_and_long_details(client: Any, after_mes
             x.send(b"more")
 
 
-def test_an_unexpected_error_is_internal_and_logged(
+def test_unexpected_handler_error_is_internal_and_logged(
     client: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     exchange = client.exchange({"exchange": "fail", "how": "bug"})
@@ -142,15 +146,15 @@ def test_an_unexpected_error_is_internal_and_logged(
     assert "raise ZeroDivisionError" in caplog.text
 
 
-def test_sending_to_a_failed_handler_raises_its_error(client: Any) -> None:
+def test_sending_to_failed_handler_raises_its_error(client: Any) -> None:
     exchange = client.exchange({"exchange": "fail", "how": "bug"})
     with exchange, pytest.raises(InternalError, match="ZeroDivisionError"):
         send_many(exchange, 10_000, timeout_s=TIMEOUT_S)
 
 
-@pytest.mark.parametrize("column", [pa.array([7]), pa.array([[1, 2]])])
-@pytest.mark.parametrize("ends", [ENDS["flight"]])
-def test_a_batch_that_is_no_message_is_data_loss(server: Any, column: pa.Array) -> None:
+@pytest.mark.parametrize("column", [pa.array([7]), pa.array([[1, 2]])], ids=["number", "list"])
+@pytest.mark.parametrize("ends", [ENDS["flight"]], ids=["flight"])
+def test_flight_batch_that_is_no_message_is_data_loss(server: Any, column: pa.Array) -> None:
     batch = pa.record_batch([column], names=["body"])
     options = flight.FlightCallOptions(headers=[(TOKEN_METADATA_KEY.encode(), TOKEN.encode())])
     command = flight.FlightDescriptor.for_command(b'{"exchange": "echo"}')
@@ -167,7 +171,7 @@ def test_a_batch_that_is_no_message_is_data_loss(server: Any, column: pa.Array) 
             writer.close()
 
 
-def test_actions(client: Any) -> None:
+def test_action_returns_result_error_or_times_out(client: Any) -> None:
     assert client.action("reverse", b"abc", timeout_s=TIMEOUT_S) == b"cba"
     assert client.action("reverse", timeout_s=TIMEOUT_S) == b""
     with pytest.raises(InternalError, match="KeyError"):
@@ -176,7 +180,7 @@ def test_actions(client: Any) -> None:
         client.action("sleep", b"0.9", timeout_s=0.3)
 
 
-def test_nothing_is_left_behind_by_many_exchanges(ends: Ends, server: Any) -> None:
+def test_many_exchanges_leak_no_file_descriptors(ends: Ends, server: Any) -> None:
     with ends.connect(server.address) as client:
         client.exchange({"exchange": "echo"}).close()
         before = len(os.listdir("/proc/self/fd"))

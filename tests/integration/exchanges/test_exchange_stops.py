@@ -53,7 +53,7 @@ def test_stop_ends_open_exchanges_and_frees_the_port(ends: Ends, server: Any) ->
     server.stop()
 
 
-def test_stop_is_bounded_by_a_frozen_client(ends: Ends, server: Any) -> None:
+def test_stop_is_not_held_up_by_frozen_client(ends: Ends, server: Any) -> None:
     process = subprocess.Popen(
         [sys.executable, exchange_ends.__file__, "hold", ends.name, server.address],
         stdout=subprocess.PIPE,
@@ -72,7 +72,7 @@ def test_stop_is_bounded_by_a_frozen_client(ends: Ends, server: Any) -> None:
         process.stdout.close()  # type: ignore[union-attr]
 
 
-def test_stop_lets_a_busy_handler_finish_in_its_grace(ends: Ends) -> None:
+def test_stop_lets_busy_handler_finish_within_grace(ends: Ends) -> None:
     entered = threading.Event()
 
     def slow(_command: dict[str, Any], channel: Any) -> None:
@@ -94,7 +94,7 @@ def test_stop_lets_a_busy_handler_finish_in_its_grace(ends: Ends) -> None:
         exchange.close()
 
 
-def test_stop_gives_up_on_a_handler_that_ignores_it(
+def test_stop_gives_up_on_handler_that_ignores_it(
     ends: Ends, caplog: pytest.LogCaptureFixture
 ) -> None:
     RELEASE_STUBBORN.clear()
@@ -112,7 +112,7 @@ def test_stop_gives_up_on_a_handler_that_ignores_it(
         exchange.close()
 
 
-def test_abort_cuts_one_client_only(ends: Ends) -> None:
+def test_abort_ends_exchange_of_one_client_only(ends: Ends) -> None:
     channels: list[AnyChannel] = []
 
     def register(_command: dict[str, Any], channel: AnyChannel) -> None:
@@ -131,7 +131,7 @@ def test_abort_cuts_one_client_only(ends: Ends) -> None:
     other.stop()
 
 
-def test_idle_clients_do_not_hold_up_a_stop(ends: Ends) -> None:
+def test_stop_is_not_held_up_by_idle_clients(ends: Ends) -> None:
     server = ends.serve()
     with ends.connect(server.address) as client, client.exchange({"exchange": "echo"}) as exchange:
         answer_to(exchange, b"x", timeout_s=TIMEOUT_S)
@@ -160,7 +160,7 @@ finally:
 """
 
 
-def test_a_forked_child_does_not_keep_the_port() -> None:
+def test_port_is_free_after_stop_although_forked_child_lives() -> None:
     done = subprocess.run(
         [sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=100.0
     )

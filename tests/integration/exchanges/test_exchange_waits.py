@@ -28,7 +28,7 @@ from tests.integration.exchange_ends import (
 )
 
 
-def test_recv_ends_at_its_timeout_and_so_does_the_exchange(client: Any) -> None:
+def test_recv_timeout_ends_the_exchange(client: Any) -> None:
     with client.exchange({"exchange": "echo"}) as exchange:
         with takes(0.2), pytest.raises(DeadlineExceededError, match="echo"):
             exchange.recv(0.25)
@@ -36,7 +36,7 @@ def test_recv_ends_at_its_timeout_and_so_does_the_exchange(client: Any) -> None:
             exchange.send(b"late")
 
 
-def test_send_ends_at_its_timeout_when_nobody_reads(client: Any) -> None:
+def test_send_times_out_when_peer_does_not_read(client: Any) -> None:
     RELEASE_STUBBORN.clear()
     with client.exchange({"exchange": "stubborn"}) as exchange:
         try:
@@ -46,7 +46,7 @@ def test_send_ends_at_its_timeout_when_nobody_reads(client: Any) -> None:
             RELEASE_STUBBORN.set()
 
 
-def test_a_send_that_timed_out_ends_a_recv_for_the_same_reason(client: Any) -> None:
+def test_send_timeout_ends_concurrent_recv_with_same_error(client: Any) -> None:
     RELEASE_STUBBORN.clear()
     with client.exchange({"exchange": "stubborn"}) as exchange, ThreadPoolExecutor(1) as pool:
         try:
@@ -78,13 +78,13 @@ def test_close_during_recv_unblocks_it(client: Any) -> None:
     exchange.close()
 
 
-def test_the_handler_learns_that_the_client_left(client: Any) -> None:
+def test_handler_learns_that_client_left(client: Any) -> None:
     SEEN_CANCELLED.clear()
     client.exchange({"exchange": "wait"}).close()
     assert SEEN_CANCELLED.wait(TIMEOUT_S)
 
 
-def test_a_listener_that_never_answers(ends: Ends) -> None:
+def test_opening_times_out_at_listener_that_never_answers(ends: Ends) -> None:
     with socket.create_server(("127.0.0.1", 0)) as mute:
         address = f"127.0.0.1:{mute.getsockname()[1]}"
         with (
@@ -95,7 +95,9 @@ def test_a_listener_that_never_answers(ends: Ends) -> None:
             client.exchange({"exchange": "echo"}, timeout_s=0.5)
 
 
-def test_a_frozen_peer_is_a_deadline(ends: Ends, peer: tuple[subprocess.Popen[str], str]) -> None:
+def test_calls_to_frozen_peer_end_at_their_deadline(
+    ends: Ends, peer: tuple[subprocess.Popen[str], str]
+) -> None:
     process, address = peer
     with ends.connect(address) as client:
         exchange = client.exchange({"exchange": "echo"})
@@ -109,7 +111,7 @@ def test_a_frozen_peer_is_a_deadline(ends: Ends, peer: tuple[subprocess.Popen[st
             exchange.close()
 
 
-def test_a_killed_peer_is_unavailable_at_once(
+def test_killed_peer_is_unavailable_at_once(
     ends: Ends, peer: tuple[subprocess.Popen[str], str]
 ) -> None:
     process, address = peer
@@ -123,7 +125,7 @@ def test_a_killed_peer_is_unavailable_at_once(
         timer.join()
 
 
-def test_a_peer_killed_between_calls_is_unavailable(
+def test_peer_killed_between_calls_is_unavailable(
     ends: Ends,
     peer: tuple[subprocess.Popen[str], str],
 ) -> None:
@@ -135,7 +137,7 @@ def test_a_peer_killed_between_calls_is_unavailable(
             send_many(exchange, 10_000, timeout_s=TIMEOUT_S)
 
 
-def test_a_send_to_a_server_that_has_left_fails_and_is_not_lost(ends: Ends, server: Any) -> None:
+def test_send_to_stopped_server_fails(ends: Ends, server: Any) -> None:
     """The caller may then send the message elsewhere: no server has received it."""
     with ends.connect(server.address) as client, client.exchange({"exchange": "echo"}) as exchange:
         answer_to(exchange, b"x", timeout_s=TIMEOUT_S)
@@ -148,7 +150,7 @@ class BrokenOff(BaseException):
     """An exception that can be raised anywhere, as Ctrl-C raises one."""
 
 
-def test_a_receive_that_was_broken_off_makes_no_messages_of_the_rest() -> None:
+def test_interrupted_receive_leaves_connection_unusable_not_misread() -> None:
     ours, theirs = _connected_pair()
     connection = SocketConnection(PlainStream(ours), trusted=True)
     with theirs:

@@ -41,14 +41,14 @@ from tests.integration.echo_service import (
 # Calls of every kind
 
 
-def test_calls_of_all_four_kinds(client: RpcClient) -> None:
+def test_calls_of_all_four_streaming_kinds_are_answered(client: RpcClient) -> None:
     assert client.call("SayBack", Text(text="héllo")).text == "héllo"
     assert client.call("SayTogether", iter([Text(text="a"), Text(text="b")])).text == "ab"
     assert texts(client.stream("SpellOut", Text(text="abc"))) == ["a", "b", "c"]
     assert texts(client.stream("ChatOn", iter([Text(text="x"), Text(text="y")]))) == ["X", "Y"]
 
 
-def test_a_conversation_takes_turns(client: RpcClient) -> None:
+def test_bidirectional_stream_answers_each_request_in_turn(client: RpcClient) -> None:
     questions = Questions()
     replies = client.stream("ChatOn", questions)
     for text in ("one", "two", "three"):
@@ -58,7 +58,7 @@ def test_a_conversation_takes_turns(client: RpcClient) -> None:
     assert texts(replies) == []
 
 
-def test_cancelling_ends_both_sides_of_a_stream(client: RpcClient, box: EchoBox) -> None:
+def test_cancelling_stream_ends_client_and_handler(client: RpcClient, box: EchoBox) -> None:
     questions = Questions()
     replies = client.stream("ChatOn", questions)
     questions.ask("one")
@@ -72,7 +72,9 @@ def test_cancelling_ends_both_sides_of_a_stream(client: RpcClient, box: EchoBox)
     questions.end()
 
 
-def test_wrong_use_is_told_before_anything_is_sent(client: RpcClient, box: EchoBox) -> None:
+def test_wrong_method_kind_or_request_type_is_refused_before_sending(
+    client: RpcClient, box: EchoBox
+) -> None:
     with pytest.raises(InvalidArgumentError, match=r"'Shout'.*SayBack"):
         client.call("Shout", Text())
     with pytest.raises(InvalidArgumentError, match="not a single-reply method"):
@@ -84,12 +86,12 @@ def test_wrong_use_is_told_before_anything_is_sent(client: RpcClient, box: EchoB
     assert box.calls == 0
 
 
-def test_an_implementation_must_have_every_method() -> None:
+def test_service_object_that_lacks_methods_is_refused() -> None:
     with pytest.raises(InvalidArgumentError, match=r"object lacks .* echo\.EchoBox: chat_on, hold"):
         RpcServer("127.0.0.1", 0, token=TOKEN).add_service(SERVICE, object())
 
 
-def test_a_method_that_the_server_does_not_know(server: RpcServer) -> None:
+def test_method_unknown_to_server_is_unimplemented(server: RpcServer) -> None:
     newer = _pool({"Whistle": (False, False)}).FindServiceByName("echo.EchoBox")
     with RpcClient(f"127.0.0.1:{server.port}", newer, token=TOKEN) as client:
         request = GetMessageClass(newer.methods[0].input_type)()
@@ -97,7 +99,7 @@ def test_a_method_that_the_server_does_not_know(server: RpcServer) -> None:
             client.call("Whistle", request)
 
 
-def test_many_calls_are_held_at_once(client: RpcClient, box: EchoBox) -> None:
+def test_server_runs_many_calls_at_once(client: RpcClient, box: EchoBox) -> None:
     with ThreadPoolExecutor(40) as pool:
         replies = [pool.submit(client.call, "HoldOn", Text(text=str(i))) for i in range(40)]
         for _ in range(40):
@@ -107,7 +109,7 @@ def test_many_calls_are_held_at_once(client: RpcClient, box: EchoBox) -> None:
         assert [reply.result(DEADLINE_S).text for reply in replies] == [str(i) for i in range(40)]
 
 
-def test_calls_over_the_limit_are_refused(box: EchoBox) -> None:
+def test_calls_over_thread_limit_are_refused_and_retried(box: EchoBox) -> None:
     with (
         serve(box, max_threads=2) as server,
         connect(server.port) as client,
@@ -132,7 +134,7 @@ def test_calls_over_the_limit_are_refused(box: EchoBox) -> None:
             call.result(DEADLINE_S)
 
 
-def test_a_burst_that_nobody_looked_at_yet_is_answered_or_refused_by_name(
+def test_burst_of_calls_is_answered_or_refused_as_resource_exhausted(
     server: RpcServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looking = threading.Event()
@@ -155,7 +157,7 @@ def test_a_burst_that_nobody_looked_at_yet_is_answered_or_refused_by_name(
 
 
 @pytest.mark.parametrize("cls", sorted(errors._classes_by_code.values(), key=lambda c: c.code))
-def test_the_class_of_an_error_survives(
+def test_error_arrives_with_its_class(
     client: RpcClient, box: EchoBox, cls: type[DataServiceError]
 ) -> None:
     box.error = cls("the file 'é' has 3 rows")
@@ -164,7 +166,7 @@ def test_the_class_of_an_error_survives(
     assert type(caught.value) is cls
 
 
-def test_details_survive_and_are_cut_to_fit(client: RpcClient, box: EchoBox) -> None:
+def test_error_details_survive_shortened_to_fit(client: RpcClient, box: EchoBox) -> None:
     box.error = UserFunctionError(
         "é" * 100_000, user_traceback="first" + "\x00" * 500_000 + "last", source="a rows 0..9"
     )
@@ -176,7 +178,7 @@ def test_details_survive_and_are_cut_to_fit(client: RpcClient, box: EchoBox) -> 
     assert error.source == "a rows 0..9"
 
 
-def test_an_error_ends_a_stream_after_its_replies(client: RpcClient, box: EchoBox) -> None:
+def test_error_ends_stream_after_its_replies(client: RpcClient, box: EchoBox) -> None:
     box.error = errors.SchemaError("no column 'x'")
     replies = client.stream("SpellOut", Text(text="ab"))
     assert [next(replies).text, next(replies).text] == ["a", "b"]
@@ -184,7 +186,7 @@ def test_an_error_ends_a_stream_after_its_replies(client: RpcClient, box: EchoBo
         next(replies)
 
 
-def test_a_defect_is_reported_with_its_class_and_logged(
+def test_unexpected_error_is_internal_with_its_class_and_logged(
     client: RpcClient, box: EchoBox, caplog: pytest.LogCaptureFixture
 ) -> None:
     box.error = ZeroDivisionError("division by zero")
@@ -196,16 +198,16 @@ def test_a_defect_is_reported_with_its_class_and_logged(
     assert client.call("SayBack", Text(text="next")).text == "next"
 
 
-def test_a_reply_of_the_wrong_type_is_a_defect(client: RpcClient) -> None:
+def test_reply_of_wrong_type_is_internal_error(client: RpcClient) -> None:
     with pytest.raises(InternalError, match="gave a Other, not a Text"):
         client.call("SayBack", Text(text="other"))
 
 
-def test_no_answer_in_time(client: RpcClient) -> None:
+def test_call_without_answer_in_time_exceeds_its_deadline(client: RpcClient) -> None:
     with pytest.raises(DeadlineExceededError, match=r"did not answer HoldOn within 0\.2 s"):
         client.call("HoldOn", Text(), timeout_s=0.2)
 
 
-def test_a_message_over_the_limit_is_refused(client: RpcClient) -> None:
+def test_message_over_size_limit_is_refused(client: RpcClient) -> None:
     with pytest.raises(ResourceExhaustedError, match="SayBack"):
         client.call("SayBack", Text(text="x" * (65 << 20)))

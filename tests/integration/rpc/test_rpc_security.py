@@ -36,7 +36,7 @@ from tests.integration.echo_service import (
 
 
 @pytest.mark.parametrize("token", ["the-toke", "the-token-", "other"])
-def test_a_wrong_token_is_refused(server: RpcServer, box: EchoBox, token: str) -> None:
+def test_wrong_token_is_refused(server: RpcServer, box: EchoBox, token: str) -> None:
     with connect(server.port, token=token) as client:
         with pytest.raises(UnauthenticatedError, match=rf"127.0.0.1:{server.port}.*DATASERVICE_"):
             client.call("SayBack", Text())
@@ -52,7 +52,9 @@ def test_a_wrong_token_is_refused(server: RpcServer, box: EchoBox, token: str) -
 
 
 @pytest.mark.parametrize("path", ["/echo.EchoBox/SayBack", "/echo.EchoBox/NoSuchMethod"])
-def test_a_stranger_learns_nothing(server: RpcServer, box: EchoBox, path: str) -> None:
+def test_call_without_token_learns_nothing_of_the_service(
+    server: RpcServer, box: EchoBox, path: str
+) -> None:
     with grpc.insecure_channel(f"127.0.0.1:{server.port}") as channel:
         call = channel.unary_unary(path)
         with pytest.raises(grpc.RpcError) as caught:
@@ -74,7 +76,9 @@ def tls(tmp_path_factory: pytest.TempPathFactory) -> TlsConfig:
     return TlsConfig(cert_path=paths[0], key_path=paths[1], ca_path=paths[2])
 
 
-def test_tls(box: EchoBox, tls: TlsConfig) -> None:
+def test_tls_server_refuses_wrong_token_and_clients_without_its_ca(
+    box: EchoBox, tls: TlsConfig
+) -> None:
     with serve(box, tls=tls) as server:
         with connect(server.port, tls=TlsConfig(ca_path=tls.ca_path)) as client:
             assert client.call("SayBack", Text(text="hush")).text == "hush"
@@ -92,7 +96,7 @@ def test_tls(box: EchoBox, tls: TlsConfig) -> None:
     assert box.calls == 1
 
 
-def test_what_can_never_be_trusted_is_not_waited_for(
+def test_untrusted_certificate_fails_without_retries(
     box: EchoBox, tls: TlsConfig, tmp_path: pathlib.Path
 ) -> None:
     other = tmp_path / "other.pem"
@@ -118,7 +122,9 @@ def test_what_can_never_be_trusted_is_not_waited_for(
     assert waits == []
 
 
-def test_a_client_by_tls_of_a_server_without_it(box: EchoBox, tls: TlsConfig) -> None:
+def test_tls_client_of_plain_server_is_told_to_start_it_with_tls(
+    box: EchoBox, tls: TlsConfig
+) -> None:
     with (
         serve(box) as server,
         connect(server.port, tls=TlsConfig(ca_path=tls.ca_path)) as client,
@@ -127,7 +133,7 @@ def test_a_client_by_tls_of_a_server_without_it(box: EchoBox, tls: TlsConfig) ->
         client.call("SayBack", Text(), timeout_s=DEADLINE_S)
 
 
-def test_a_server_that_answered_once_is_not_asked_for_tls(
+def test_server_that_answered_before_is_not_probed_for_tls(
     box: EchoBox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[tuple[str, bool]] = []
@@ -148,17 +154,17 @@ def test_a_server_that_answered_once_is_not_asked_for_tls(
         assert asked == [(late.address, False)]
 
 
-def test_bad_certificates_are_named(box: EchoBox, tls: TlsConfig) -> None:
+def test_missing_or_malformed_certificate_files_are_named(box: EchoBox, tls: TlsConfig) -> None:
     missing = TlsConfig(cert_path="no-such.pem", key_path=tls.key_path)
     with pytest.raises(FailedPreconditionError, match=r"no-such\.pem"):
         serve(box, tls=missing).start()
-    with pytest.raises(InvalidArgumentError, match=r"test_rpc_security\.py are no PEM files"):
+    with pytest.raises(InvalidArgumentError, match=r"test_rpc_security\.py are not PEM files"):
         serve(box, tls=TlsConfig(cert_path=__file__, key_path=__file__)).start()
     with pytest.raises(InvalidArgumentError, match=r"test_rpc_security\.py holds no certificate"):
         connect(1, tls=TlsConfig(ca_path=__file__))
 
 
-def test_looking_for_tls_leaves_no_socket_where_the_server_ends(
+def test_tls_probe_reset_by_server_leaks_no_socket(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The server resets the connection before it says a word, as a killed dispatcher does."""

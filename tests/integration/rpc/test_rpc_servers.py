@@ -42,19 +42,19 @@ from tests.integration.echo_service import (
 from tests.ports import free_port
 
 
-def test_a_taken_port_is_named(server: RpcServer, box: EchoBox) -> None:
+def test_port_in_use_is_refused_and_named(server: RpcServer, box: EchoBox) -> None:
     second = serve(box, server.port)
     with pytest.raises(AddressInUseError, match=rf"port {server.port} on 127.0.0.1.*--port"):
         second.start()
     second.stop()
 
 
-def test_a_host_that_is_not_ours() -> None:
+def test_listening_on_host_of_another_machine_is_refused() -> None:
     with pytest.raises(InvalidArgumentError, match=r"203\.0\.113\.1"):
         RpcServer("203.0.113.1", 0, token=TOKEN).start()
 
 
-def test_life_of_a_server(box: EchoBox) -> None:
+def test_server_starts_and_stops_once_and_frees_its_port(box: EchoBox) -> None:
     server = serve(box)
     with pytest.raises(FailedPreconditionError, match="before it starts"):
         _ = server.port
@@ -72,7 +72,7 @@ def test_life_of_a_server(box: EchoBox) -> None:
         assert client.call("SayBack", Text(text="again")).text == "again"
 
 
-def test_stopping_is_bounded_whatever_runs(box: EchoBox) -> None:
+def test_stop_is_not_held_up_by_running_calls(box: EchoBox) -> None:
     server = serve(box)
     server.start()
     with connect(server.port) as client, ThreadPoolExecutor(1) as pool:
@@ -87,7 +87,7 @@ def test_stopping_is_bounded_whatever_runs(box: EchoBox) -> None:
             assert client.call_retrying("SayBack", Text(text="x"), timeout_s=DEADLINE_S).text == "x"
 
 
-def test_stopping_lets_a_short_call_finish(box: EchoBox) -> None:
+def test_stop_lets_short_call_finish_within_grace(box: EchoBox) -> None:
     server = serve(box)
     server.start()
     with connect(server.port) as client, ThreadPoolExecutor(2) as pool:
@@ -99,7 +99,7 @@ def test_stopping_lets_a_short_call_finish(box: EchoBox) -> None:
         stopping.result(DEADLINE_S)
 
 
-def test_an_unreachable_server_fails_at_once() -> None:
+def test_call_to_unreachable_server_fails_at_once() -> None:
     port = free_port()
     with (
         connect(port) as client,
@@ -108,7 +108,7 @@ def test_an_unreachable_server_fails_at_once() -> None:
         client.call("SayBack", Text(), timeout_s=DEADLINE_S)
 
 
-def test_waiting_for_a_server_warns_and_ends(
+def test_retrying_call_warns_of_its_wait_and_times_out(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(retry, "FIRST_NOTICE_S", 0.2)
@@ -123,7 +123,7 @@ def test_waiting_for_a_server_warns_and_ends(
     assert f"waiting for the echo box at 127.0.0.1:{port}" in caplog.text
 
 
-def test_a_request_may_be_made_anew_for_each_attempt(server: RpcServer, box: EchoBox) -> None:
+def test_retrying_call_makes_request_anew_for_each_attempt(server: RpcServer, box: EchoBox) -> None:
     box.error = UnavailableError("not yet")
     made: list[str] = []
 
@@ -138,7 +138,7 @@ def test_a_request_may_be_made_anew_for_each_attempt(server: RpcServer, box: Ech
     assert len(made) == 3
 
 
-def test_a_server_that_starts_late_is_found(box: EchoBox) -> None:
+def test_retrying_call_reaches_server_that_starts_late(box: EchoBox) -> None:
     server = serve(box, free_port())
     with contextlib.ExitStack() as stack:
         client = stack.enter_context(connect(server._wanted_port))
@@ -156,7 +156,7 @@ def test_a_server_that_starts_late_is_found(box: EchoBox) -> None:
         assert waits_s
 
 
-def test_an_attempt_without_an_answer_is_repeated(client: RpcClient, box: EchoBox) -> None:
+def test_attempt_that_times_out_is_retried(client: RpcClient, box: EchoBox) -> None:
     reply = client.call_retrying(
         "HoldOn",
         Text(text="second"),
@@ -167,7 +167,7 @@ def test_an_attempt_without_an_answer_is_repeated(client: RpcClient, box: EchoBo
     assert reply.text == "second"
 
 
-def test_waiting_can_be_stopped() -> None:
+def test_retrying_call_can_be_cancelled() -> None:
     stop = threading.Event()
     with connect(free_port()) as client, pytest.raises(CancelledError, match="echo box"):
         client.call_retrying(
@@ -179,7 +179,7 @@ def test_waiting_can_be_stopped() -> None:
         )
 
 
-def test_closing_ends_calls_streams_and_waits(server: RpcServer, box: EchoBox) -> None:
+def test_closing_client_cancels_calls_streams_and_retries(server: RpcServer, box: EchoBox) -> None:
     client, waiting = connect(server.port), connect(free_port())
     calls: list[Callable[[], Any]] = [
         lambda: client.call("HoldOn", Text()),
@@ -199,7 +199,7 @@ def test_closing_ends_calls_streams_and_waits(server: RpcServer, box: EchoBox) -
         client.call("SayBack", Text())
 
 
-def test_retries_do_not_hide_other_errors(client: RpcClient, box: EchoBox) -> None:
+def test_errors_other_than_unavailable_are_not_retried(client: RpcClient, box: EchoBox) -> None:
     box.error = errors.NotFoundError("no such job")
     with pytest.raises(errors.NotFoundError, match="no such job"):
         client.call_retrying("SayBack", Text(), timeout_s=DEADLINE_S)
@@ -224,7 +224,7 @@ def peer() -> Iterator[tuple[subprocess.Popen[str], int]]:
 
 
 @pytest.mark.slow
-def test_a_frozen_server_is_noticed_by_keepalive(peer: tuple[subprocess.Popen[str], int]) -> None:
+def test_frozen_server_is_noticed_by_keepalive(peer: tuple[subprocess.Popen[str], int]) -> None:
     process, port = peer
     with connect(port) as client, ThreadPoolExecutor(1) as pool:
         questions = Questions()
@@ -246,7 +246,7 @@ def test_a_frozen_server_is_noticed_by_keepalive(peer: tuple[subprocess.Popen[st
         questions.end()
 
 
-def test_a_killed_server_is_noticed_at_once(peer: tuple[subprocess.Popen[str], int]) -> None:
+def test_killed_server_is_noticed_at_once(peer: tuple[subprocess.Popen[str], int]) -> None:
     process, port = peer
     with connect(port) as client:
         questions = Questions()
@@ -262,7 +262,9 @@ def test_a_killed_server_is_noticed_at_once(peer: tuple[subprocess.Popen[str], i
 
 
 @pytest.mark.long
-def test_an_idle_connection_is_kept(peer: tuple[subprocess.Popen[str], int]) -> None:
+def test_idle_connection_is_kept_despite_keepalive_pings(
+    peer: tuple[subprocess.Popen[str], int],
+) -> None:
     """By default gRPC takes pings every 3 s for abuse: the fourth would end the connection."""
     _, port = peer
     with connect(port) as client:
@@ -275,7 +277,7 @@ def test_an_idle_connection_is_kept(peer: tuple[subprocess.Popen[str], int]) -> 
         questions.end()
 
 
-def test_a_forked_child_is_told_to_be_spawned_instead() -> None:
+def test_client_in_forked_child_is_refused_in_favour_of_spawn() -> None:
     done = subprocess.run(
         [sys.executable, echo_service.__file__, "fork"],
         capture_output=True,

@@ -16,7 +16,7 @@ def worker(**settings: Any) -> WorkerConfig:
     return WorkerConfig("127.0.0.1:5050", **settings)
 
 
-def test_defaults() -> None:
+def test_config_has_documented_defaults() -> None:
     dispatcher = DispatcherConfig()
     assert (dispatcher.port, dispatcher.host) == (0, "127.0.0.1")
     assert dispatcher.worker_timeout_s == 10.0
@@ -38,14 +38,14 @@ def test_settings_replace_defaults() -> None:
     assert chosen.pipeline_threads == 3
 
 
-def test_fields_may_be_given_by_position_as_in_the_original() -> None:
+def test_config_fields_may_be_given_by_position_as_in_tf_data() -> None:
     config = DispatcherConfig(5050, "grpc", "journal", True, ["a:1", "b"], 10, 20)
     assert config.work_dir == "journal"
     assert config.worker_addresses == ("a:1", "b")
     assert config.job_gc_timeout_s == 0.02
 
 
-def test_collector_settings_of_zero_and_never() -> None:
+def test_gc_interval_of_zero_is_minimal_and_timeout_of_minus_one_is_never() -> None:
     config = DispatcherConfig(job_gc_check_interval_ms=0, job_gc_timeout_ms=-1)
     assert config.job_gc_check_interval_s == 0.001
     assert config.job_gc_timeout_s is None
@@ -77,7 +77,7 @@ def test_collector_settings_of_zero_and_never() -> None:
         ({"tls_cert_path": 3, "tls_key_path": 4}, "tls_cert_path must be a path"),
     ],
 )
-def test_a_bad_dispatcher_setting_names_field_and_value(
+def test_invalid_dispatcher_setting_is_refused_naming_field_and_value(
     settings: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
@@ -102,12 +102,14 @@ def test_a_bad_dispatcher_setting_names_field_and_value(
         ({"host": "0.0.0.0"}, "--insecure-network"),
     ],
 )
-def test_a_bad_worker_setting_names_field_and_value(settings: dict[str, Any], message: str) -> None:
+def test_invalid_worker_setting_is_refused_naming_field_and_value(
+    settings: dict[str, Any], message: str
+) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
         worker(**settings)
 
 
-def test_a_worker_needs_a_dispatcher() -> None:
+def test_worker_config_without_dispatcher_address_is_refused() -> None:
     with pytest.raises(ValueError, match="dispatcher_address must be set"):
         WorkerConfig(None)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="HOST:PORT"):
@@ -118,13 +120,13 @@ def test_a_worker_needs_a_dispatcher() -> None:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.9.1", "::1", "[::1]", "localhost"])
-def test_loopback(host: str) -> None:
+def test_loopback_host_needs_neither_tls_nor_consent(host: str) -> None:
     assert is_loopback(host)
     check_exposure(host, has_tls=False, insecure_network=False)
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "example.org", "127.0.0.1.evil"])
-def test_a_network_address_needs_tls_or_consent(host: str) -> None:
+def test_network_host_without_tls_or_consent_is_refused(host: str) -> None:
     assert not is_loopback(host)
     with pytest.raises(InvalidArgumentError, match=r"tls_cert_path.*insecure_network=True"):
         DispatcherConfig(host=host)
@@ -132,12 +134,12 @@ def test_a_network_address_needs_tls_or_consent(host: str) -> None:
     assert DispatcherConfig(host=host, tls_cert_path="c", tls_key_path="k").host == host
 
 
-def test_a_trusted_ca_alone_does_not_protect_a_server() -> None:
+def test_network_host_with_ca_only_is_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="insecure_network"):
         DispatcherConfig(host="0.0.0.0", tls_ca_path="ca.pem")
 
 
-def test_configs_are_frozen_and_do_not_show_the_token() -> None:
+def test_config_is_frozen_and_its_repr_hides_token() -> None:
     config = DispatcherConfig(token="hush")
     with pytest.raises(dataclasses.FrozenInstanceError):
         config.port = 1  # type: ignore[misc]

@@ -35,7 +35,7 @@ def over_the_wire(error: BaseException) -> DataServiceError:
 
 
 @pytest.mark.parametrize("cls", CLASSES)
-def test_class_and_message_survive_the_wire_and_pickle(cls: type[DataServiceError]) -> None:
+def test_error_class_and_message_survive_json_and_pickle(cls: type[DataServiceError]) -> None:
     for back in (over_the_wire(cls("file 'é' is gone")), pickle.loads(pickle.dumps(cls("file")))):
         assert type(back) is cls
         assert str(back) == back.message
@@ -63,23 +63,23 @@ def test_class_and_message_survive_the_wire_and_pickle(cls: type[DataServiceErro
         (errors.UserFunctionError, RuntimeError),
     ],
 )
-def test_the_nearest_builtin_catches(cls: type[Exception], builtin: type[Exception]) -> None:
+def test_error_is_caught_as_nearest_builtin(cls: type[Exception], builtin: type[Exception]) -> None:
     with pytest.raises(builtin, match=r"^wrong$"):
         raise cls("wrong")
 
 
-def test_codes_are_distinct_and_stable() -> None:
+def test_error_codes_are_distinct_and_stable() -> None:
     assert len({cls.code for cls in CLASSES}) == len(CLASSES)
     assert NotFoundError.code == "NOT_FOUND"
     assert SchemaError.code == "SCHEMA"
 
 
-def test_not_found_shows_its_message_without_quotes() -> None:
+def test_not_found_error_shows_message_without_quotes() -> None:
     assert str(NotFoundError("no dataset 'a'")) == "no dataset 'a'"
 
 
 @given(st.text(), st.text(), st.text(), st.text())
-def test_a_user_function_error_keeps_its_details(
+def test_user_function_error_keeps_its_details_over_json(
     message: str, user_traceback: str, source: str, worker: str
 ) -> None:
     back = over_the_wire(
@@ -94,7 +94,7 @@ def test_a_user_function_error_keeps_its_details(
     )
 
 
-def test_an_exception_from_outside_becomes_internal() -> None:
+def test_foreign_exception_becomes_internal_error() -> None:
     back = over_the_wire(ZeroDivisionError("division by zero"))
     assert type(back) is InternalError
     assert str(back) == "ZeroDivisionError: division by zero"
@@ -103,14 +103,14 @@ def test_an_exception_from_outside_becomes_internal() -> None:
     assert (type(full), str(full)) == (errors.ResourceExhaustedError, "MemoryError: 8 GiB")
 
 
-def test_a_subclass_without_a_code_comes_back_as_its_parent() -> None:
+def test_unregistered_subclass_is_decoded_as_its_parent() -> None:
     class Unregistered(SchemaError):
         pass
 
     assert type(over_the_wire(Unregistered("x"))) is SchemaError
 
 
-def test_an_unknown_code_is_reported_as_is() -> None:
+def test_unknown_error_code_is_decoded_as_base_error() -> None:
     back = error_from_dict({"code": "FROM_THE_FUTURE", "message": "m"})
     assert type(back) is DataServiceError
     assert str(back) == "FROM_THE_FUTURE: m"
@@ -125,18 +125,18 @@ def test_an_unknown_code_is_reported_as_is() -> None:
         {"code": "X", "message": "m", "details": 1},
     ],
 )
-def test_a_malformed_error_is_still_an_error(encoded: dict[str, object]) -> None:
+def test_malformed_error_is_decoded_as_error(encoded: dict[str, object]) -> None:
     assert "unknown form" in str(error_from_dict(encoded))
 
 
-def test_unknown_details_are_dropped() -> None:
+def test_unknown_error_details_are_dropped() -> None:
     encoded = {"code": "USER_FUNCTION", "message": "m", "details": {"source": "f", "new": "x"}}
     back = error_from_dict(encoded)
     assert isinstance(back, UserFunctionError)
     assert back.source == "f"
 
 
-def test_another_package_can_add_classes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_package_can_register_error_class(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(errors, "_classes_by_code", dict(errors._classes_by_code))
 
     @register_error
@@ -147,7 +147,7 @@ def test_another_package_can_add_classes(monkeypatch: pytest.MonkeyPatch) -> Non
     assert register_error(AbortedError) is AbortedError
 
 
-def test_a_code_cannot_be_taken_twice_or_left_out() -> None:
+def test_error_class_with_taken_or_missing_code_is_refused() -> None:
     class Thief(DataServiceError):
         code = AddressInUseError.code
 

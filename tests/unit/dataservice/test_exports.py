@@ -20,11 +20,11 @@ def test_every_public_name_resolves(name: str) -> None:
     assert name in dir(dataservice)
 
 
-def test_the_table_of_homes_and_the_public_names_agree() -> None:
+def test_table_of_homes_matches_public_names() -> None:
     assert {*HOMES, *MODULES} == set(dataservice.__all__)
 
 
-def test_type_checkers_see_the_same_homes() -> None:
+def test_type_checking_imports_match_table_of_homes() -> None:
     tree = ast.parse(pathlib.Path(inspect.getfile(dataservice)).read_text())
     block = next(node for node in tree.body if isinstance(node, ast.If))
     imported = {
@@ -37,12 +37,12 @@ def test_type_checkers_see_the_same_homes() -> None:
     assert imported == HOMES
 
 
-def test_an_unknown_name_is_an_attribute_error() -> None:
+def test_unknown_public_name_raises_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'Datset'"):
         dataservice.Datset  # noqa: B018
 
 
-def test_importing_the_package_imports_nothing_else() -> None:
+def test_package_import_needs_only_standard_library() -> None:
     for module in (dataservice, public_names):
         tree = ast.parse(pathlib.Path(inspect.getfile(module)).read_text())
         imports = [node for node in tree.body if isinstance(node, ast.Import)]
@@ -71,6 +71,6 @@ def test_importing_the_package_imports_nothing_else() -> None:
         ("register_dataset", "service dataset compression dataset_id on_error timeout_s"),
     ],
 )
-def test_arguments_are_named_as_in_tf_data(function: str, names: str) -> None:
+def test_public_functions_name_arguments_as_in_tf_data(function: str, names: str) -> None:
     signature = inspect.signature(getattr(dataservice, function))
     assert list(signature.parameters) == names.split()

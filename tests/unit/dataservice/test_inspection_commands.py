@@ -1,4 +1,4 @@
-"""Arguments of the commands that ask a dispatcher."""
+"""Arguments and output of the commands, without a dispatcher."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dataservice.commands import inspect
 
 
 @pytest.mark.parametrize("seconds", ["-1", "0", "nan", "inf", "often"])
-def test_a_pause_that_cannot_be_waited_is_refused_by_its_name(
+def test_invalid_watch_interval_is_refused_naming_option(
     seconds: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -25,7 +25,7 @@ def test_a_pause_that_cannot_be_waited_is_refused_by_its_name(
 
 
 @pytest.mark.parametrize("count", ["0", "-1", "two", "1.5"])
-def test_a_number_of_processes_that_cannot_be(
+def test_invalid_number_of_worker_processes_is_refused(
     count: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -43,7 +43,7 @@ def test_a_number_of_processes_that_cannot_be(
         (["snapshots", "cancel", "h:1", "s-1"], {"snapshot_id": "s-1", "cancelled": True}),
     ],
 )
-def test_scripts_are_told_in_json_what_was_done(
+def test_json_option_prints_result_of_command(
     words: list[str],
     answer: dict[str, object],
     monkeypatch: pytest.MonkeyPatch,
@@ -54,7 +54,7 @@ def test_scripts_are_told_in_json_what_was_done(
     assert json.loads(capsys.readouterr().out) == answer
 
 
-def test_a_full_disk_behind_standard_output_is_told_in_one_line(
+def test_full_disk_behind_stdout_is_reported_in_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(inspect, "call", lambda *_arguments, **_fields: None)
@@ -67,7 +67,7 @@ def test_a_full_disk_behind_standard_output_is_told_in_one_line(
     assert capsys.readouterr().err == "dataservice: [Errno 28] No space left on device\n"
 
 
-def test_letters_that_a_terminal_has_not_are_written_by_their_codes(
+def test_characters_outside_terminal_encoding_are_escaped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(inspect, "call", lambda *_arguments, **_fields: None)

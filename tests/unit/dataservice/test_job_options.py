@@ -25,7 +25,7 @@ OPTIONS = st.builds(
 
 
 @given(OPTIONS)
-def test_a_journal_keeps_them(options: JobOptions) -> None:
+def test_job_options_survive_journal(options: JobOptions) -> None:
     created = ev.JobCreated(
         job_id=JobId("j"),
         name="n",
@@ -45,17 +45,17 @@ def test_a_journal_keeps_them(options: JobOptions) -> None:
         ({"on_error": "ignore"}, "'ignore'"),
     ],
 )
-def test_what_is_not_valid_does_not_exist(values: dict[str, Any], message: str) -> None:
+def test_invalid_job_options_are_refused(values: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
         JobOptions(**values)
 
 
-def test_an_unknown_field_is_an_error() -> None:
+def test_unknown_job_option_is_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="malformed"):
         JobOptions.from_json({"colour": "red"})
 
 
-def test_differences_name_the_option_and_both_values() -> None:
+def test_job_option_differences_name_option_and_both_values() -> None:
     differences = JobOptions(ordered=True).differences(JobOptions(num_consumers=2))
     assert differences == [
         "ordered (existing True, got False)",

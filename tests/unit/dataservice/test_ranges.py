@@ -23,7 +23,7 @@ ALL = 99
 
 
 @given(CHANGES)
-def test_ranges_are_sets(changes: list[tuple[bool, int, int]]) -> None:
+def test_ranges_behave_like_sets(changes: list[tuple[bool, int, int]]) -> None:
     ranges, model = Ranges(), set()
     for adds, first, count in changes:
         if adds:
@@ -68,7 +68,7 @@ def rows_of(consumed: Consumed) -> dict[int, int]:
 
 
 @given(NOTES, NOTES)
-def test_consumed_counts_rows(
+def test_consumed_rows_match_model_when_recorded_merged_and_rewound(
     mine: list[tuple[str, int, int]], theirs: list[tuple[str, int, int]]
 ) -> None:
     consumed, model = applied(mine)
@@ -94,6 +94,6 @@ def test_consumed_counts_rows(
         {"done": [[0]], "rows": []},
     ],
 )
-def test_a_malformed_position_is_named(encoded: object) -> None:
+def test_malformed_consumed_position_is_refused(encoded: object) -> None:
     with pytest.raises(InvalidArgumentError, match="malformed position"):
         Consumed.from_json(encoded)  # type: ignore[arg-type]

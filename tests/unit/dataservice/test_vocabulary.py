@@ -9,7 +9,7 @@ from dataservice.runtime.addresses import format_address, split_address
 from dataservice.vocabulary import ShardingPolicy, parse_target
 
 
-def test_sharding_policies_have_the_numbers_of_the_original() -> None:
+def test_sharding_policies_have_numbers_of_tf_data() -> None:
     assert [(policy.name, policy.value) for policy in ShardingPolicy] == [
         ("OFF", 0),
         ("DYNAMIC", 1),
@@ -30,7 +30,7 @@ def test_sharding_policies_have_the_numbers_of_the_original() -> None:
         ("dispatcher-0.data:05050", "dispatcher-0.data:5050"),
     ],
 )
-def test_targets(service: Any, target: str) -> None:
+def test_service_target_is_parsed(service: Any, target: str) -> None:
     assert parse_target(service) == target
 
 
@@ -61,17 +61,17 @@ def test_targets(service: Any, target: str) -> None:
         ("host:%port%", "from 1 to 65535"),
     ],
 )
-def test_bad_targets_say_what_is_wrong(service: Any, message: str) -> None:
+def test_invalid_service_target_is_refused(service: Any, message: str) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
         parse_target(service)
 
 
 @pytest.mark.parametrize(("host", "port"), [("host", 1), ("::1", 5050), ("127.0.0.1", 65_535)])
-def test_addresses_round_trip(host: str, port: int) -> None:
+def test_formatted_address_splits_into_host_and_port(host: str, port: int) -> None:
     assert split_address(format_address(host, port)) == (host, port)
 
 
-def test_only_who_may_get_any_port_asks_for_none() -> None:
+def test_address_with_any_port_accepts_zero_and_needs_brackets() -> None:
     assert split_address("[::1]:0", any_port=True) == ("::1", 0)
     for address, message in (("host:", "from 0 to 65535"), ("::1:0", "brackets")):
         with pytest.raises(InvalidArgumentError, match=message):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from hypothesis import given
@@ -12,17 +12,20 @@ from hypothesis import strategies as st
 from dataservice import windowing
 from dataservice.sharding import (
     FILE_COST_BYTES,
+    GOLDEN_GAMMA,
+    MASK64,
     TAIL_PARTS,
     TAIL_SHARE,
     Split,
     Window,
     order_key,
-    permuted,
+    splitmix64,
     total_rows,
 )
 from dataservice.split_table import SplitTable
 from dataservice.windowing import make_windows, permutation
 
+T = TypeVar("T")
 PLAIN = st.builds(
     Split,
     segment=st.integers(0, 2),
@@ -45,6 +48,15 @@ FILES = st.builds(
     st.sampled_from(["a.csv", "b.csv"]),
     st.integers(0, FILE_COST_BYTES),
 )
+
+
+def permuted(items: Iterable[T], key: int) -> list[T]:
+    """Returns `items` in the order that `permutation` has to give."""
+    result = list(items)
+    for step, last in enumerate(range(len(result) - 1, 0, -1)):
+        other = (splitmix64((key + step * GOLDEN_GAMMA) & MASK64) * (last + 1)) >> 64
+        result[last], result[other] = result[other], result[last]
+    return result
 
 
 def cut_plainly(
@@ -131,7 +143,7 @@ class _PlainCutter:
     st.booleans(),
     st.sampled_from([0, 1, FILE_COST_BYTES, 3 * FILE_COST_BYTES + 7]),
 )
-def test_windows_are_those_of_a_plain_division(
+def test_windows_equal_those_of_plain_division(
     splits: list[Split], seed: int | None, target_rows: int, has_tail: bool, target_bytes: int
 ) -> None:
     arguments: dict[str, Any] = {
@@ -149,16 +161,16 @@ def test_windows_are_those_of_a_plain_division(
 
 
 @given(st.integers(0, 200), st.integers())
-def test_permutations_are_those_of_any_sequence(count: int, key: int) -> None:
+def test_array_permutation_equals_sequence_permutation(count: int, key: int) -> None:
     assert permutation(count, key).tolist() == permuted(range(count), key)
 
 
-def test_large_permutations_are_those_of_any_sequence() -> None:
+def test_large_array_permutation_equals_sequence_permutation() -> None:
     assert permutation(70_000, 5).tolist() == permuted(range(70_000), 5)
 
 
 @given(st.lists(PLAIN, max_size=30))
-def test_a_table_has_the_splits_that_it_was_made_of(splits: list[Split]) -> None:
+def test_split_table_holds_its_splits_and_survives_encoding(splits: list[Split]) -> None:
     table = SplitTable.of(iter(splits))
     again = SplitTable.decoded(table.encoded())
     assert (list(table), list(again), len(table)) == (splits, splits, len(splits))
@@ -169,7 +181,7 @@ def test_a_table_has_the_splits_that_it_was_made_of(splits: list[Split]) -> None
 
 
 @given(st.lists(st.lists(PLAIN, max_size=9), max_size=4))
-def test_tables_are_joined(parts: list[list[Split]]) -> None:
+def test_joined_split_tables_hold_all_splits(parts: list[list[Split]]) -> None:
     tables = [SplitTable.of(part).in_segment(index) for index, part in enumerate(parts)]
     joined = SplitTable.joined(tables)
     expected = [s._replace(segment=index) for index, part in enumerate(parts) for s in part]
@@ -181,25 +193,27 @@ def test_tables_are_joined(parts: list[list[Split]]) -> None:
 
 
 @pytest.mark.parametrize("groups", [[(0,), (0,)], [None, (0,), (0,)], [(1, 1), None, ()]])
-def test_row_groups_of_the_same_number_survive(groups: list[tuple[int, ...] | None]) -> None:
+def test_repeated_row_groups_survive_split_table_encoding(
+    groups: list[tuple[int, ...] | None],
+) -> None:
     splits = [Split(path="a.parquet", row_groups=some) for some in groups]
     assert list(SplitTable.decoded(SplitTable.of(splits).encoded())) == splits
 
 
-def test_other_splits_are_another_table() -> None:
+def test_split_tables_with_other_splits_are_unequal() -> None:
     table = SplitTable.of([Split(path="a"), Split(path="b")])
     assert table != SplitTable.of([Split(path="a"), Split(path="c")])
     assert table != SplitTable.of([Split(path="a")])
     assert table != 7
 
 
-def test_bytes_that_are_no_table_are_refused() -> None:
+def test_malformed_split_table_bytes_are_refused() -> None:
     encoded = SplitTable.of([Split(path="a"), Split(path="b")]).encoded()
     with pytest.raises(ValueError, match="bytes instead of"):
         SplitTable.decoded(encoded + b"x")
 
 
-def test_many_files_take_few_bytes_and_no_object_each() -> None:
+def test_split_table_of_many_files_takes_few_bytes() -> None:
     count = 100_000
     table = SplitTable.of_files((f"day/{n:07}.csv", 10, f"{n}") for n in range(count))
     assert len(table.encoded()) < 40 * count
@@ -212,7 +226,7 @@ def test_many_files_take_few_bytes_and_no_object_each() -> None:
     assert windows[len(windows) - 1].index == len(windows) - 1
 
 
-def test_the_tail_of_a_huge_range_has_a_bounded_number_of_windows() -> None:
+def test_tail_of_huge_range_has_bounded_number_of_windows() -> None:
     rows = 2**63 - 1
     step = -(-rows // 1000)
     splits = [

@@ -20,7 +20,7 @@ from dataservice.commands.processes import (
 from dataservice.runtime.process import ChildProcess
 
 
-def test_short_lives_make_pauses_longer_up_to_a_limit() -> None:
+def test_restart_pause_of_short_lived_process_grows_to_limit() -> None:
     backoff = Backoff()
     pauses = [backoff.pause_s(0.1) for _ in range(8)]
     assert pauses[:3] == [FIRST_PAUSE_S, 2 * FIRST_PAUSE_S, 4 * FIRST_PAUSE_S]
@@ -54,7 +54,7 @@ def slot_of(children: list[Child]) -> ProcessSlot:
     return ProcessSlot(start)
 
 
-def test_a_process_that_died_is_replaced_after_the_pause(time_s: list[float]) -> None:
+def test_died_process_is_replaced_after_pause(time_s: list[float]) -> None:
     children: list[Child] = []
     slot = slot_of(children)
     assert slot.restart_if_due()
@@ -71,7 +71,7 @@ def test_a_process_that_died_is_replaced_after_the_pause(time_s: list[float]) ->
 
 
 @pytest.mark.parametrize("status", [0, 2])
-def test_a_process_that_ended_on_purpose_is_not_replaced(time_s: list[float], status: int) -> None:
+def test_process_that_exited_on_purpose_is_not_replaced(time_s: list[float], status: int) -> None:
     children: list[Child] = []
     slot = slot_of(children)
     children[0].returncode = status
@@ -80,7 +80,7 @@ def test_a_process_that_ended_on_purpose_is_not_replaced(time_s: list[float], st
     assert len(children) == 1
 
 
-def test_the_command_line_of_one_worker() -> None:
+def test_single_worker_arguments_drop_process_options() -> None:
     line = ["worker", "--processes", "4", "--threads", "2", "--ready-json", "--port=0"]
     assert single_worker_arguments(line) == ["worker", "--threads", "2", "--port=0"]
     assert single_worker_arguments(["worker", "--processes=4"]) == ["worker"]
@@ -88,7 +88,7 @@ def test_the_command_line_of_one_worker() -> None:
     assert single_worker_arguments(line) == ["worker", "--threads", "2"]
 
 
-def test_a_folder_for_the_logs_of_a_single_worker_is_refused(
+def test_log_dir_without_several_processes_is_refused(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["worker", "--dispatcher", "localhost:1", "--log-dir", "logs"]) == EXIT_ERROR

@@ -21,7 +21,7 @@ def _address(array: np.ndarray) -> int:
     return int(array.__array_interface__["data"][0])
 
 
-def test_memory_comes_back_once_nobody_holds_it() -> None:
+def test_memory_is_reused_once_array_is_released() -> None:
     first = buffers.empty(SHAPE)
     address = _address(first)
     second = buffers.empty(SHAPE)
@@ -30,7 +30,7 @@ def test_memory_comes_back_once_nobody_holds_it() -> None:
     assert _address(buffers.empty(SHAPE)) == address
 
 
-def test_a_view_keeps_the_memory() -> None:
+def test_memory_is_not_reused_while_view_exists() -> None:
     array = buffers.empty(SHAPE)
     address, view = _address(array), array[10:, 3:].T
     del array
@@ -39,24 +39,24 @@ def test_a_view_keeps_the_memory() -> None:
     assert _address(buffers.empty(SHAPE)) == address
 
 
-def test_zeros_are_zeros_in_used_memory() -> None:
+def test_zeros_clears_reused_memory() -> None:
     buffers.empty(SHAPE).fill(7)
     assert not buffers.zeros(SHAPE).any()
 
 
-def test_a_slightly_smaller_array_fits_and_a_much_smaller_one_does_not() -> None:
+def test_block_is_reused_for_slightly_but_not_much_smaller_array() -> None:
     address = _address(buffers.empty(SHAPE))
     assert _address(buffers.empty((290, 100))) == address
     assert _address(buffers.empty((100, 200))) == address
     assert _address(buffers.empty((120, 100))) != address
 
 
-def test_small_arrays_are_not_kept() -> None:
+def test_memory_of_small_arrays_is_not_pooled() -> None:
     buffers.empty((4, 4))
     assert buffers.held_bytes() == 0
 
 
-def test_what_a_thread_keeps_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pooled_memory_of_thread_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(buffers, "LIMIT_BYTES", 300_000)
     held = [buffers.empty(SHAPE) for _ in range(5)]
     assert buffers.held_bytes() <= 300_000
@@ -66,7 +66,7 @@ def test_what_a_thread_keeps_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None
     assert buffers.empty((1000, 1000)).shape == (1000, 1000)
 
 
-def test_threads_share_nothing() -> None:
+def test_threads_have_separate_pools() -> None:
     buffers.empty(SHAPE)
     seen: list[int] = []
     thread = threading.Thread(target=lambda: seen.append(buffers.held_bytes()))
@@ -76,12 +76,12 @@ def test_threads_share_nothing() -> None:
     assert buffers.held_bytes() > 0
 
 
-def test_large_arrays_begin_with_a_cache_line() -> None:
+def test_large_arrays_are_aligned_to_cache_lines() -> None:
     held = [buffers.empty((300 + k, 101)) for k in range(5)]
     assert not any(_address(array) % 64 for array in held)
 
 
-def test_no_two_arrays_that_somebody_holds_share_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_live_arrays_never_share_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(buffers, "LIMIT_BYTES", 3_000_000)
     choose = np.random.default_rng(5)
     held: list[tuple[int, np.ndarray]] = []
@@ -95,6 +95,6 @@ def test_no_two_arrays_that_somebody_holds_share_memory(monkeypatch: pytest.Monk
             assert (oldest == kept).all()
 
 
-def test_sizes_of_several_classes_share_blocks() -> None:
+def test_arrays_of_similar_sizes_reuse_same_block() -> None:
     addresses = {_address(buffers.empty((rows, 100))) for rows in (300, 280, 250, 220, 300)}
     assert len(addresses) == 1

@@ -68,7 +68,7 @@ class Recorder(ps.callbacks.Callback):
         self.seen.append("predicted")
 
 
-def test_a_hook_that_nobody_calls_is_told() -> None:
+def test_misspelled_callback_hook_is_warned_about() -> None:
     class Typo(ps.callbacks.Callback):
         def on_epoch_ends(self, epoch: int, logs: dict[str, float]) -> None: ...
 
@@ -79,7 +79,7 @@ def test_a_hook_that_nobody_calls_is_told() -> None:
 
 
 @pytest.mark.parametrize("steps_per_execution", [1, 2, 3])
-def test_only_batches_that_were_there_are_told(steps_per_execution: int) -> None:
+def test_batch_hooks_report_only_existing_batches(steps_per_execution: int) -> None:
     recorder, made = Recorder(), model()
     options: dict[str, Any] = {"batch_size": 64, "steps_per_execution": steps_per_execution}
     made.evaluate(data(), verbose=0, callbacks=[recorder], **options)
@@ -89,7 +89,7 @@ def test_only_batches_that_were_there_are_told(steps_per_execution: int) -> None
     assert batches == 2 * [*steps, 4]
 
 
-def test_batches_are_told_in_pairs_and_tests_within_training() -> None:
+def test_fit_calls_batch_hooks_in_pairs_and_validation_hooks_inside() -> None:
     recorder = Recorder()
     model().fit(
         data(),
@@ -113,7 +113,7 @@ def test_batches_are_told_in_pairs_and_tests_within_training() -> None:
     ]
 
 
-def test_metrics_are_computed_for_who_reads_them(tmp_path: pathlib.Path) -> None:
+def test_metrics_are_computed_only_when_callback_reads_logs(tmp_path: pathlib.Path) -> None:
     computed: list[int] = []
 
     class Counted(ps.metrics.Accuracy):
@@ -143,13 +143,13 @@ def test_metrics_are_computed_for_who_reads_them(tmp_path: pathlib.Path) -> None
     assert computed == [128, 256, 256]
 
 
-def test_predictions_are_told_too() -> None:
+def test_predict_calls_predict_hooks() -> None:
     recorder = Recorder()
     model().predict(data(), batch_size=64, callbacks=[recorder])
     assert recorder.seen == ["predict", ("predicted", 4), "predicted"]
 
 
-def test_the_model_can_be_told_to_stop() -> None:
+def test_model_stop_training_ends_fit() -> None:
     class Stop(ps.callbacks.Callback):
         def on_epoch_end(self, epoch: int, logs: dict[str, float]) -> None:  # noqa: ARG002
             self.model.stop_training = epoch == 1
@@ -172,13 +172,13 @@ class StopAt(ps.callbacks.Callback):
 
 
 @pytest.mark.parametrize("steps", [None, 4])
-def test_training_stops_after_the_batch_that_was_told(steps: int | None) -> None:
+def test_stop_training_within_epoch_ends_fit_after_that_batch(steps: int | None) -> None:
     options: dict[str, Any] = {"batch_size": 64, "steps_per_execution": 1, "verbose": 0}
     history = model().fit(data(), 5, steps, callbacks=[StopAt(2)], **options)
     assert history.history["examples"] == [128.0]
 
 
-def test_callbacks_of_keras_are_given_the_logs_that_they_ask_for() -> None:
+def test_keras_style_hooks_get_logs_if_they_accept_them() -> None:
     seen: dict[str, Any] = {}
 
     class Keras(ps.callbacks.Callback):
@@ -200,7 +200,7 @@ def test_callbacks_of_keras_are_given_the_logs_that_they_ask_for() -> None:
 
 
 @pytest.mark.parametrize(("freq", "validated"), [(1, 4), (2, 2), (3, 1), ([1, 4], 2), ([9], 0)])
-def test_validation_comes_every_so_many_epochs(freq: Any, validated: int) -> None:
+def test_validation_runs_at_validation_freq(freq: Any, validated: int) -> None:
     stop, reduce = ps.callbacks.EarlyStopping(patience=9), ps.callbacks.ReduceLROnPlateau()
     history = model().fit(
         data(), 4, validation_data=data(), validation_freq=freq, callbacks=[stop, reduce], verbose=0
@@ -211,12 +211,12 @@ def test_validation_comes_every_so_many_epochs(freq: Any, validated: int) -> Non
 
 
 @pytest.mark.parametrize("freq", [0, [2, 0], "2", 1.5])
-def test_what_is_no_frequency_is_refused(freq: Any) -> None:
+def test_invalid_validation_freq_is_refused(freq: Any) -> None:
     with pytest.raises(InvalidArgumentError, match="validation_freq"):
         model().fit(data(), validation_freq=freq, verbose=0)
 
 
-class Scores(ps.callbacks.Callback):
+class LoggedScores(ps.callbacks.Callback):
     """A callback that logs given scores and records the predictions after each epoch."""
 
     def __init__(self, scores: list[float]) -> None:
@@ -231,24 +231,24 @@ class Scores(ps.callbacks.Callback):
     ("scores", "best"),
     [([1, 3, 2, 2, 9], 1), ([1, 2, 3], 2), ([float("nan")] * 5, 0), ([2, 1, 1], 0)],
 )
-def test_the_model_goes_back_to_its_best_epoch(scores: list[float], best: int) -> None:
-    trained, told = model(), Scores(scores)
+def test_early_stopping_restores_weights_of_best_epoch(scores: list[float], best: int) -> None:
+    trained, told = model(), LoggedScores(scores)
     stop = ps.callbacks.EarlyStopping("score", mode="max", patience=2, restore_best_weights=True)
     trained.fit(data(), len(scores), callbacks=[told, stop], verbose=0)
     np.testing.assert_array_equal(trained.predict(data()), told.given[best])
 
 
-def test_an_error_leaves_nothing_of_the_best_values(
+def test_failed_fit_removes_temporary_best_weights(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     stop = ps.callbacks.EarlyStopping("score", patience=9, restore_best_weights=True)
     with pytest.raises(IndexError):
-        model().fit(data(), 2, callbacks=[Scores([1.0]), stop], verbose=0)
+        model().fit(data(), 2, callbacks=[LoggedScores([1.0]), stop], verbose=0)
     assert not list(tmp_path.iterdir())
 
 
-def test_who_goes_back_keeps_the_best_values_and_their_score(tmp_path: pathlib.Path) -> None:
+def test_early_stopping_rolled_back_keeps_newest_best_weights(tmp_path: pathlib.Path) -> None:
     def begun() -> ps.callbacks.EarlyStopping:
         stop = ps.callbacks.EarlyStopping(
             "score", mode="max", restore_best_weights=True, directory=tmp_path
@@ -268,7 +268,7 @@ def test_who_goes_back_keeps_the_best_values_and_their_score(tmp_path: pathlib.P
         each.on_train_end()
 
 
-def test_the_best_values_outlast_the_program_that_kept_them_where_there_is_a_directory(
+def test_best_weights_survive_program_only_with_directory(
     tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     def begun(directory: pathlib.Path | None) -> ps.callbacks.EarlyStopping:
@@ -301,7 +301,7 @@ def test_the_best_values_outlast_the_program_that_kept_them_where_there_is_a_dir
         ("x", "max", [1.0, 1.05, 1.2, float("nan")], [True, False, True, False]),
     ],
 )
-def test_a_monitor_knows_what_is_better(
+def test_monitor_improves_by_mode_and_min_delta(
     name: str, mode: str, values: list[float], expected: list[bool]
 ) -> None:
     monitor = Monitor(name, mode=mode, min_delta=0.1)
@@ -319,7 +319,7 @@ def stopped_after(values: list[float], **options: Any) -> int | None:
     return None
 
 
-def test_early_stopping_is_patient_for_so_many_epochs() -> None:
+def test_early_stopping_stops_after_patience_epochs_without_improvement() -> None:
     assert stopped_after([3, 2, 2.5, 2.4, 2.3], patience=2) == 3
     assert stopped_after([3, 2, 2.5]) == 2
     assert stopped_after([3, 2, 2.5, 1, 1], patience=2) is None
@@ -332,7 +332,7 @@ def test_early_stopping_is_patient_for_so_many_epochs() -> None:
         ps.callbacks.EarlyStopping().on_epoch_end(0, {"loss": 1.0})
 
 
-def test_early_stopping_tells_which_epoch_was_best() -> None:
+def test_early_stopping_exposes_best_epoch_and_wait() -> None:
     stop = ps.callbacks.EarlyStopping("val_loss", patience=3)
     stop.on_train_begin()
     assert (stop.best, stop.best_epoch, stop.wait) == (None, 0, 0)
@@ -360,7 +360,7 @@ def reduced_at(values: list[float], **options: Any) -> list[float]:
     return rates
 
 
-def test_the_rate_falls_where_nothing_improves() -> None:
+def test_reduce_lr_on_plateau_lowers_rate_without_improvement() -> None:
     assert reduced_at([3, 2, 2, 2, 2, 1, 1], patience=2) == [1, 1, 1, 1, 0.5, 0.5, 0.5]
     assert reduced_at([3, 3, 3, 3, 3, 3], patience=1, min_lr=0.3) == [1, 1, 0.5, 0.3, 0.3, 0.3]
     assert reduced_at([3] * 8, patience=1, cooldown=3) == [1, 1, 0.5, 0.5, 0.5, 0.25, 0.25, 0.25]
@@ -369,7 +369,7 @@ def test_the_rate_falls_where_nothing_improves() -> None:
         ps.callbacks.ReduceLROnPlateau(factor=1.5)
 
 
-def test_a_reduced_rate_trains_on_and_goes_back_to_what_was_saved() -> None:
+def test_reduced_learning_rate_is_used_and_restored_from_state() -> None:
     trained = model()
     first = ps.optimizers.schedules.ExponentialDecay(0.5, 1000, 0.5)
     trained.optimizer.learning_rate = first
@@ -388,7 +388,7 @@ def test_a_reduced_rate_trains_on_and_goes_back_to_what_was_saved() -> None:
     assert trained.optimizer.learning_rate == 0.0
 
 
-def test_epochs_become_lines_of_a_file(tmp_path: pathlib.Path) -> None:
+def test_csv_logger_writes_line_per_epoch_and_appends(tmp_path: pathlib.Path) -> None:
     file = tmp_path / "log.csv"
     trained = model()
     trained.fit(data(), 2, callbacks=[ps.callbacks.CSVLogger(file)], verbose=0)
@@ -401,7 +401,7 @@ def test_epochs_become_lines_of_a_file(tmp_path: pathlib.Path) -> None:
     assert list(rows[0])[:2] == ["epoch", "auc"]
 
 
-def test_checkpoints_are_saved_in_epochs_and_of_the_best(tmp_path: pathlib.Path) -> None:
+def test_checkpoint_callback_saves_every_steps_and_best_only(tmp_path: pathlib.Path) -> None:
     class Worse(ps.callbacks.Callback):
         def on_epoch_end(self, epoch: int, logs: dict[str, float]) -> None:
             logs["mine"] = [3.0, 4.0, 2.0][epoch]
@@ -423,7 +423,7 @@ def test_checkpoints_are_saved_in_epochs_and_of_the_best(tmp_path: pathlib.Path)
     assert sorted(path.name for path in (tmp_path / "often").iterdir()) == ["ckpt-6", "ckpt-7"]
 
 
-def test_lines_of_a_fit_that_is_gone_on_with_stay(
+def test_csv_logger_keeps_lines_of_resumed_fit(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Stop(ps.callbacks.Callback):
@@ -460,7 +460,7 @@ def test_lines_of_a_fit_that_is_gone_on_with_stay(
         ({"steps_per_epoch": 6, "every": 2}, [6, 12]),
     ],
 )
-def test_what_an_epochs_end_saves_is_not_saved_by_its_last_steps_too(
+def test_checkpoint_callback_saves_end_of_epoch_once(
     given: dict[str, Any], steps: list[int], tmp_path: pathlib.Path
 ) -> None:
     saves: list[int] = []
@@ -477,13 +477,13 @@ def test_what_an_epochs_end_saves_is_not_saved_by_its_last_steps_too(
     assert saves == steps
 
 
-def test_a_schedule_may_want_the_rate_so_far() -> None:
+def test_learning_rate_scheduler_passes_current_rate() -> None:
     scheduler = ps.callbacks.LearningRateScheduler(lambda _epoch, rate: rate / 2)
     history = model().fit(data(), 3, callbacks=[scheduler], verbose=0)
     assert history.history["learning_rate"] == [0.25, 0.125, 0.0625]
 
 
-def test_the_rate_so_far_is_the_same_where_training_goes_on() -> None:
+def test_learning_rate_scheduler_passes_same_rate_after_resume() -> None:
     def begun() -> tuple[ps.callbacks.LearningRateScheduler, Callable[[int], float]]:
         scheduler, trained = ps.callbacks.LearningRateScheduler(lambda _, rate: rate / 2), model()
         scheduler.set_model(trained)
@@ -509,7 +509,7 @@ def test_the_rate_so_far_is_the_same_where_training_goes_on() -> None:
         assert next_epoch(0) == 0.25
 
 
-def test_the_rate_so_far_of_a_schedule_is_that_of_the_next_step() -> None:
+def test_learning_rate_scheduler_passes_rate_of_schedule_at_next_step() -> None:
     trained = model()
     trained.optimizer.learning_rate = ps.optimizers.schedules.PiecewiseConstantDecay(
         [1], [0.5, 0.1]
@@ -519,13 +519,13 @@ def test_the_rate_so_far_of_a_schedule_is_that_of_the_next_step() -> None:
     assert history.history["learning_rate"] == [0.25, 0.125]
 
 
-def test_a_schedule_that_gives_no_rate_is_told() -> None:
+def test_learning_rate_scheduler_refuses_function_without_rate() -> None:
     scheduler = ps.callbacks.LearningRateScheduler(lambda _epoch: None)  # type: ignore[arg-type,return-value]
     with pytest.raises(TypeError, match="the learning rate of epoch 0 must be a number, got None"):
         model().fit(data(), callbacks=[scheduler], verbose=0)
 
 
-def test_event_files_need_no_package(
+def test_tensorboard_callback_writes_event_files_without_tensorboard_package(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "tensorboard", None)
@@ -542,7 +542,7 @@ def test_event_files_need_no_package(
         ps.callbacks.TensorBoard(tmp_path, update_freq="often")
 
 
-def test_steps_go_on_where_training_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tensorboard_steps_continue_after_rollback(monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[int] = []
     board = ps.callbacks.TensorBoard("logs", update_freq="batch")
     monkeypatch.setattr(board, "_write", lambda _run, _values, step: written.append(step))
@@ -567,7 +567,7 @@ def test_steps_go_on_where_training_does(monkeypatch: pytest.MonkeyPatch) -> Non
     assert train(2, [1]) == [6]
 
 
-def test_event_files_are_what_tensorboard_reads(tmp_path: pathlib.Path) -> None:
+def test_event_files_are_readable_by_tensorboard(tmp_path: pathlib.Path) -> None:
     pytest.importorskip("tensorboard", exc_type=ImportError)
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -594,12 +594,12 @@ def test_event_files_are_what_tensorboard_reads(tmp_path: pathlib.Path) -> None:
     assert read("validation", "evaluation_loss_vs_iterations") == [(12, scores["loss"])]
 
 
-def test_verbose_is_checked() -> None:
+def test_invalid_verbose_is_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="verbose"):
         model().fit(data(), verbose=3)
 
 
-def test_rows_that_are_in_no_batches_come_in_batches_of_the_size_asked_for() -> None:
+def test_unbatched_dataset_is_batched_by_batch_size() -> None:
     def loss(given: Any, size: int) -> list[float]:
         return model().fit(given, 2, batch_size=size, verbose=0).history["loss"]
 
@@ -608,7 +608,7 @@ def test_rows_that_are_in_no_batches_come_in_batches_of_the_size_asked_for() -> 
     assert loss(rows.batch(128), 32) == loss(rows, 128)
 
 
-def test_data_without_an_end_needs_a_number_of_steps() -> None:
+def test_infinite_data_without_steps_is_refused() -> None:
     endless = Dataset.from_numpy(data(64)).repeat().batch(32)
     for call in (model().fit, model().evaluate, model().predict):
         with pytest.raises(InvalidArgumentError, match=r"no end.*steps"):
@@ -616,7 +616,7 @@ def test_data_without_an_end_needs_a_number_of_steps() -> None:
     assert model().fit(endless, steps_per_epoch=3, verbose=0).history["examples"] == [96]
 
 
-def test_data_that_end_before_the_steps_of_an_epoch_are_told_once() -> None:
+def test_data_ending_before_steps_per_epoch_is_warned_about_once() -> None:
     said = r"ended after 3 steps of epoch 1, with steps_per_epoch=5: .*repeat\(\)"
     with pytest.warns(DataServiceWarning, match=said) as warned:
         history = model().fit(data(256), batch_size=32, epochs=4, steps_per_epoch=5, verbose=0)
@@ -624,19 +624,19 @@ def test_data_that_end_before_the_steps_of_an_epoch_are_told_once() -> None:
     assert history.history["examples"] == [160, 96, 160, 96]
 
 
-def test_an_epoch_that_begins_at_the_end_of_the_data_begins_them_anew() -> None:
+def test_epoch_starting_at_end_of_data_restarts_data() -> None:
     history = model().fit(data(256), batch_size=32, epochs=5, steps_per_epoch=4, verbose=0)
     assert history.history["examples"] == [128] * 5
 
 
 @pytest.mark.parametrize("call", ["evaluate", "predict"])
-def test_data_that_end_before_the_steps_asked_for_are_told(call: str) -> None:
+def test_data_ending_before_steps_of_evaluate_or_predict_is_warned_about(call: str) -> None:
     said = f"ended after 2 steps of {call}, with steps=3"
     with pytest.warns(DataServiceWarning, match=said):
         getattr(model(), call)(data(64), batch_size=32, steps=3)
 
 
-def test_one_callback_may_stand_alone_and_what_is_none_is_named() -> None:
+def test_single_callback_is_accepted_and_non_callbacks_are_refused() -> None:
     alone = ps.callbacks.EarlyStopping("loss")
     assert as_list(alone) == as_list((alone, None)) == [alone]
     assert as_list(None) == []
@@ -653,7 +653,7 @@ def test_one_callback_may_stand_alone_and_what_is_none_is_named() -> None:
         (Dataset.from_numpy(data()).repeat().batch(8), r"validation_data=dataset.take\(batches\)"),
     ],
 )
-def test_held_out_data_is_looked_at_before_training(wrong: Any, message: str) -> None:
+def test_invalid_validation_data_is_refused_before_training(wrong: Any, message: str) -> None:
     seen = Recorder()
     with pytest.raises(InvalidArgumentError, match=message):
         model().fit(data(), validation_data=wrong, callbacks=[seen], verbose=0)
@@ -664,7 +664,7 @@ def test_held_out_data_is_looked_at_before_training(wrong: Any, message: str) ->
     "options",
     [{"steps_per_execution": None}, {"steps_per_execution": 0}, {"steps": 0}, {"batch_size": 0}],
 )
-def test_numbers_of_steps_are_looked_at(options: dict[str, Any]) -> None:
+def test_invalid_step_and_batch_size_arguments_are_refused(options: dict[str, Any]) -> None:
     (name,) = options
     for call in (model().evaluate, model().predict):
         with pytest.raises((TypeError, ValueError), match=f"{name} must be a positive integer"):

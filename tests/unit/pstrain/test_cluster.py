@@ -1,3 +1,5 @@
+"""Cluster specs and resolvers: tasks with gaps, TF_CONFIG, clusters that cannot train."""
+
 from __future__ import annotations
 
 import json
@@ -15,7 +17,7 @@ from pstrain.resolvers.tf_config import TFConfigClusterResolver
 CLUSTER: dict[str, Any] = {"worker": ["a:1", "b:2"], "ps": ["c:3"], "chief": ["d:4"]}
 
 
-def test_a_spec_answers_for_its_tasks() -> None:
+def test_cluster_spec_lists_jobs_tasks_and_addresses() -> None:
     spec = ClusterSpec(CLUSTER)
     assert spec.jobs == ["chief", "ps", "worker"]
     assert spec.num_tasks("worker") == 2
@@ -24,7 +26,7 @@ def test_a_spec_answers_for_its_tasks() -> None:
     assert ClusterSpec(spec) == spec
 
 
-def test_a_job_may_have_holes() -> None:
+def test_cluster_spec_supports_gaps_in_task_numbers() -> None:
     spec = ClusterSpec({"worker": {0: "a:1", 2: "b:2"}})
     assert spec.task_indices("worker") == [0, 2]
     assert spec.job_tasks("worker") == ["a:1", None, "b:2"]
@@ -33,12 +35,12 @@ def test_a_job_may_have_holes() -> None:
 
 
 @pytest.mark.parametrize("bad", [["a:1"], {"worker": "a:1"}, {1: ["a:1"]}, {"worker": [1]}])
-def test_wrong_types_are_type_errors(bad: Any) -> None:
+def test_cluster_spec_of_wrong_types_raises_type_error(bad: Any) -> None:
     with pytest.raises(TypeError):
         ClusterSpec(bad)
 
 
-def test_unknown_jobs_and_tasks_are_value_errors() -> None:
+def test_unknown_job_or_task_raises_value_error() -> None:
     spec = ClusterSpec(CLUSTER)
     with pytest.raises(ValueError, match="no job 'evaluator'"):
         spec.num_tasks("evaluator")
@@ -55,20 +57,20 @@ def test_tf_config_names_cluster_and_task(monkeypatch: pytest.MonkeyPatch) -> No
     assert TFConfigClusterResolver(task_type="ps", task_id=0).master() == "c:3"
 
 
-def test_no_tf_config_is_an_empty_cluster() -> None:
+def test_missing_tf_config_gives_empty_cluster() -> None:
     resolver = TFConfigClusterResolver()
     assert not resolver.cluster_spec()
     assert resolver.master() == ""
 
 
 @pytest.mark.parametrize("text", ["{", "[1]", '{"task": {"index": "x"}}'])
-def test_a_bad_tf_config_is_shown(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+def test_malformed_tf_config_is_refused(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setenv("TF_CONFIG", text)
     with pytest.raises(ValueError, match="TF_CONFIG"):
         TFConfigClusterResolver()
 
 
-def test_a_simple_resolver_wants_a_spec() -> None:
+def test_simple_resolver_refuses_plain_dict() -> None:
     with pytest.raises(TypeError, match="ClusterSpec"):
         SimpleClusterResolver({"worker": ["a:1"]})  # type: ignore[arg-type]
 
@@ -91,21 +93,21 @@ def test_a_simple_resolver_wants_a_spec() -> None:
         ({**CLUSTER, "worker": ["a:1"], "ps": ["a:1"]}, (None, None), "worker:0 and ps:0 are"),
     ],
 )
-def test_what_cannot_train_is_refused(cluster: Any, task: Any, message: str) -> None:
+def test_invalid_training_cluster_is_refused(cluster: Any, task: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         check_training_cluster(ClusterSpec(cluster), *task)
 
 
-def test_a_task_of_a_job_with_holes_is_known_by_its_number() -> None:
+def test_task_of_job_with_gaps_is_checked_by_its_number() -> None:
     check_training_cluster(ClusterSpec({**CLUSTER, "ps": {0: "c:3", 3: "d:3"}}), "ps", 3)
 
 
-def test_an_evaluator_is_no_part_of_the_training_cluster() -> None:
+def test_evaluator_is_accepted_beside_training_cluster() -> None:
     check_training_cluster(ClusterSpec({**CLUSTER, "evaluator": ["e:5"]}), "chief", 0)
     check_training_cluster(ClusterSpec(CLUSTER), "evaluator", 0)
 
 
-def test_master_is_as_the_original_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_master_follows_tensorflow_rules(monkeypatch: pytest.MonkeyPatch) -> None:
     simple = SimpleClusterResolver(ClusterSpec(CLUSTER), "m:1", "worker", 0, rpc_layer="grpc")
     assert simple.master() == "grpc://m:1"
     assert simple.master("ps", 0) == "grpc://c:3"
@@ -127,7 +129,7 @@ def test_master_is_as_the_original_has_it(monkeypatch: pytest.MonkeyPatch) -> No
         ('{"task": {"type": "worker", "index": -1}}', ValueError),
     ],
 )
-def test_a_task_that_is_none_is_refused(
+def test_invalid_task_in_tf_config_is_refused(
     monkeypatch: pytest.MonkeyPatch, text: str, error: type[Exception]
 ) -> None:
     monkeypatch.setenv("TF_CONFIG", text)
@@ -135,12 +137,12 @@ def test_a_task_that_is_none_is_refused(
         TFConfigClusterResolver()
 
 
-def test_tf_config_numbers_tasks_of_a_job_with_holes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tf_config_supports_gaps_in_task_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TF_CONFIG", '{"cluster": {"worker": {"0": "a:1", "3": "b:1"}}}')
     assert TFConfigClusterResolver().cluster_spec().as_dict() == {"worker": {0: "a:1", 3: "b:1"}}
 
 
 @pytest.mark.parametrize("wrong", [{"environment": 3}, {"rpc_layer": 3}, {"num_accelerators": "G"}])
-def test_wrong_types_of_a_simple_resolver_are_named(wrong: Any) -> None:
+def test_simple_resolver_refuses_arguments_of_wrong_type(wrong: Any) -> None:
     with pytest.raises(TypeError, match=next(iter(wrong))):
         SimpleClusterResolver(ClusterSpec(CLUSTER), **wrong)

@@ -35,7 +35,7 @@ def _strategy() -> Iterator[Any]:
         )
 
 
-def test_names_stand_for_objects_with_their_defaults() -> None:
+def test_compile_resolves_optimizer_and_metric_names() -> None:
     model = models.LogisticRegression(SCHEMA)
     model.compile("adagrad", metrics=["AUC", metrics.LogLoss()])
     assert isinstance(model.optimizer, optimizers.Adagrad)
@@ -75,14 +75,14 @@ def test_names_stand_for_objects_with_their_defaults() -> None:
         ({"weighted_metrics": [metrics.Mean()]}, InvalidArgumentError, "'mean' takes no weights"),
     ],
 )
-def test_what_compile_cannot_use_is_named(
+def test_invalid_compile_arguments_are_refused_by_name(
     arguments: dict[str, Any], error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):
         models.LogisticRegression(SCHEMA).compile(**arguments)
 
 
-def test_an_optimizer_follows_the_model_into_its_strategy() -> None:
+def test_unused_optimizer_is_moved_into_strategy_of_model() -> None:
     model = models.LogisticRegression(SCHEMA)
     optimizer = optimizers.SGD(0.1)
     with _strategy() as strategy:
@@ -95,7 +95,7 @@ def test_an_optimizer_follows_the_model_into_its_strategy() -> None:
         assert optimizer.iterations is counter
 
 
-def test_an_optimizer_that_made_steps_elsewhere_stays_there() -> None:
+def test_optimizer_with_steps_outside_strategy_is_refused() -> None:
     model, weight = models.LogisticRegression(SCHEMA), Variable(1.0)
     optimizer = optimizers.SGD(0.1)
     optimizer.apply_gradients([(1.0, weight)])
@@ -105,7 +105,7 @@ def test_an_optimizer_that_made_steps_elsewhere_stays_there() -> None:
             model.compile(optimizer)
 
 
-def test_labels_given_beside_the_data_are_told_where_they_belong() -> None:
+def test_labels_passed_beside_data_are_refused_with_remedy() -> None:
     model = models.LogisticRegression(SCHEMA)
     model.compile("adagrad")
     with pytest.raises(ValueError, match=r"got list: labels are the column 'label' of the data"):

@@ -9,7 +9,7 @@ import pytest
 from pstrain.console import Console
 
 
-def test_with_json_only_the_closing_line_is_on_standard_output(
+def test_json_console_prints_only_result_line_on_stdout(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     console = Console(as_json=True)
@@ -22,7 +22,7 @@ def test_with_json_only_the_closing_line_is_on_standard_output(
     assert "working" in err
 
 
-def test_without_json_all_is_on_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
+def test_plain_console_prints_everything_on_stdout(capsys: pytest.CaptureFixture[str]) -> None:
     console = Console()
     console.log("working")
     console.table("Result", [("AUC", "0.7"), ("log loss", "0.5")])
@@ -34,6 +34,6 @@ def test_without_json_all_is_on_standard_output(capsys: pytest.CaptureFixture[st
     assert not err
 
 
-def test_what_json_does_not_have_is_null(capsys: pytest.CaptureFixture[str]) -> None:
+def test_non_finite_results_are_printed_as_null(capsys: pytest.CaptureFixture[str]) -> None:
     Console(as_json=True).print_result({"auc": float("nan"), "loss": 0.5, "rows": 3})
     assert capsys.readouterr().out == '{"auc": null, "loss": 0.5, "rows": 3}\n'

@@ -7,7 +7,7 @@ import pytest
 from pstrain.demo.trace import Trace
 
 
-def test_points_are_means_of_stretches_not_of_the_epoch_so_far() -> None:
+def test_trace_losses_are_means_of_intervals() -> None:
     trace = Trace()
     trace.on_epoch_begin(0)
     trace.on_train_batch_end(8, {"examples": 10_000.0, "loss": 0.6})
@@ -16,7 +16,7 @@ def test_points_are_means_of_stretches_not_of_the_epoch_so_far() -> None:
     assert [point.loss for point in trace.losses] == [pytest.approx(0.6), pytest.approx(0.4)]
 
 
-def test_examples_add_up_over_epochs_and_scores_are_kept() -> None:
+def test_trace_sums_examples_over_epochs_and_keeps_scores() -> None:
     trace = Trace()
     for epoch in range(2):
         trace.on_epoch_begin(epoch)

@@ -18,7 +18,7 @@ from pstrain.trainer.context import InputContext
 from pstrain.trainer.resources import open_dataset
 
 
-class Counting:
+class CountingDataset:
     """A dataset of ten elements that counts how often a pass over it begins."""
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class Counting:
         return iter(range(10))
 
 
-class Large(Counting):
+class LargeDataset(CountingDataset):
     """A dataset of a hundred elements of 1 MiB each."""
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
@@ -38,19 +38,19 @@ class Large(Counting):
         return iter([pa.RecordBatch.from_arrays([values], [str(n)]) for n in range(100)])
 
 
-class Positioned:
+class DatasetWithPositions:
     """A dataset of 1,000 elements that records those read; its positions contain ``padding``."""
 
     def __init__(self, padding: str = "") -> None:
         self.taken: list[int] = []
         self._padding = padding
 
-    def iterator(self, epoch: int) -> Positioned:
+    def iterator(self, epoch: int) -> DatasetWithPositions:
         assert epoch == 0
         self._next = 0
         return self
 
-    def __iter__(self) -> Positioned:
+    def __iter__(self) -> DatasetWithPositions:
         return self
 
     def __next__(self) -> int:
@@ -68,33 +68,35 @@ class Positioned:
         self._next = state["next"]
 
 
-def test_ranges_in_order_are_one_pass() -> None:
-    data = Counting()
+def test_consecutive_ranges_are_read_in_one_pass() -> None:
+    data = CountingDataset()
     reader = RangeReader(data)
     found = [reader.read(start, 4) for start in (0, 4, 8, 12)]
     assert found == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9], []]
     assert data.opened == 1
 
 
-def test_neighbours_in_any_order_need_no_second_pass() -> None:
-    data = Counting()
+def test_neighbouring_ranges_out_of_order_are_read_in_one_pass() -> None:
+    data = CountingDataset()
     reader = RangeReader(data)
     assert [reader.read(start, 1) for start in (2, 0, 3, 1, 6, 4)] == [[2], [0], [3], [1], [6], [4]]
     assert data.opened == 1
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_any_order_gives_the_same_elements(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranges_hold_same_elements_in_any_reading_order(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(element_ranges, "_KEPT_BYTES", 4 << 10)
     choose = random.Random(seed)
-    reader = RangeReader(Counting())
+    reader = RangeReader(CountingDataset())
     for _ in range(40):
         start, count = choose.randrange(12), choose.randint(1, 5)
         assert reader.read(start, count) == list(range(10))[start : start + count]
 
 
-def test_what_is_kept_is_bounded() -> None:
-    data = Large()
+def test_kept_elements_are_bounded_and_older_ranges_start_new_pass() -> None:
+    data = LargeDataset()
     reader = RangeReader(data)
     reader.read(98, 2)
     assert [batch.schema.names for batch in reader.read(60, 2)] == [["60"], ["61"]]
@@ -105,8 +107,8 @@ def test_what_is_kept_is_bounded() -> None:
     assert reader._kept_bytes == 100 << 20
 
 
-def test_a_closed_reader_opens_nothing() -> None:
-    data = Counting()
+def test_closed_reader_refuses_reads_and_opens_nothing() -> None:
+    data = CountingDataset()
     reader = RangeReader(data)
     reader.read(0, 2)
     reader.close()
@@ -116,8 +118,8 @@ def test_a_closed_reader_opens_nothing() -> None:
     assert data.opened == 1
 
 
-def test_a_reader_that_is_closed_while_it_reads_ends_its_source_afterwards() -> None:
-    class Slow(Counting):
+def test_reader_closed_during_read_closes_its_source_afterwards() -> None:
+    class Slow(CountingDataset):
         closed = 0
 
         def __iter__(self) -> Iterator[int]:
@@ -149,7 +151,7 @@ def test_a_reader_that_is_closed_while_it_reads_ends_its_source_afterwards() -> 
         reader.read(3, 1)
 
 
-def test_a_reader_that_is_closed_as_a_read_ends_ends_its_source() -> None:
+def test_reader_closed_just_as_read_ends_closes_its_source() -> None:
     ended = []
 
     class Ending:
@@ -179,8 +181,8 @@ def test_a_reader_that_is_closed_as_a_read_ends_ends_its_source() -> None:
     assert (ended, reader._elements) == ([True], None)
 
 
-def test_a_pass_that_failed_is_begun_again() -> None:
-    class Failing(Counting):
+def test_failed_pass_is_restarted_by_next_read() -> None:
+    class Failing(CountingDataset):
         def __iter__(self) -> Iterator[int]:
             self.opened += 1
             for n in range(10):
@@ -196,7 +198,7 @@ def test_a_pass_that_failed_is_begun_again() -> None:
     assert data.opened == 2
 
 
-def test_a_source_gives_each_process_one_reader_an_epoch() -> None:
+def test_range_source_yields_one_reader_per_process_and_epoch() -> None:
     data = ds.Dataset.range(1_000).shuffle(1_000, seed=3).batch(2)
     readers = [iter(open_dataset(RangeSource(data), epoch, InputContext())) for epoch in (0, 1, 1)]
     first = next(readers[0])
@@ -208,19 +210,19 @@ def test_a_source_gives_each_process_one_reader_an_epoch() -> None:
         each.close()
 
 
-def test_another_reader_begins_at_a_bookmark() -> None:
-    first = RangeReader(Positioned())
+def test_reader_starts_at_bookmark_of_another_reader() -> None:
+    first = RangeReader(DatasetWithPositions())
     first.read(640, 8)
-    data = Positioned()
+    data = DatasetWithPositions()
     assert RangeReader(data).read(656, 4, first.bookmark) == [656, 657, 658, 659]
     assert data.taken == list(range(648, 660))
 
 
-def test_a_range_further_back_than_what_is_kept_is_read_from_its_bookmark(
+def test_range_before_kept_elements_is_read_from_bookmark(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(element_ranges, "_KEPT_BYTES", 4 << 10)
-    data = Positioned()
+    data = DatasetWithPositions()
     reader = RangeReader(data)
     reader.read(0, 100)
     bookmark = reader.bookmark
@@ -230,11 +232,11 @@ def test_a_range_further_back_than_what_is_kept_is_read_from_its_bookmark(
     assert data.taken == list(range(100, 106))
 
 
-def test_a_reader_goes_to_a_bookmark_far_ahead_and_reads_on_to_a_near_one(
+def test_reader_jumps_to_far_bookmark_but_reads_on_to_near_bookmark(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(element_ranges._Pace, "is_far", lambda _, elements: elements > 100)
-    data = Positioned()
+    data = DatasetWithPositions()
     reader = RangeReader(data)
     reader.read(0, 10)
     assert reader.read(100, 2, Bookmark(90, '{"next": 90}')) == [100, 101]
@@ -243,7 +245,7 @@ def test_a_reader_goes_to_a_bookmark_far_ahead_and_reads_on_to_a_near_one(
     assert data.taken[102:] == list(range(590, 602))
 
 
-def test_what_is_far_takes_longer_to_pass_over_than_to_open() -> None:
+def test_pace_is_far_when_skipping_takes_longer_than_opening() -> None:
     pace = element_ranges._Pace()
     pace.record(1, 3.0)  # opening takes this long; the pace of elements is not known yet
     assert not pace.is_far(1_000_000)
@@ -251,8 +253,8 @@ def test_what_is_far_takes_longer_to_pass_over_than_to_open() -> None:
     assert [pace.is_far(elements) for elements in (-5, 299, 301)] == [False, False, True]
 
 
-def test_positions_that_hold_rows_and_those_before_a_cache_are_no_bookmarks() -> None:
-    large = RangeReader(Positioned(padding="x" * (16 << 10)))
+def test_no_bookmark_is_made_of_large_positions_or_cached_data() -> None:
+    large = RangeReader(DatasetWithPositions(padding="x" * (16 << 10)))
     assert (large.read(0, 2), large.bookmark) == ([0, 1], None)
     cached = RangeReader(ds.Dataset.range(10).cache().batch(2))
     cached.read(0, 2)
@@ -260,7 +262,7 @@ def test_positions_that_hold_rows_and_those_before_a_cache_are_no_bookmarks() ->
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_from_whatever_bookmark_elements_are_the_same(
+def test_ranges_hold_same_elements_from_any_bookmark(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(element_ranges, "_BOOKMARK_EVERY_S", 0.0)

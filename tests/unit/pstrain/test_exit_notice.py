@@ -36,13 +36,13 @@ def program_that_has_not_ended(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delattr(sys, name, raising=False)
 
 
-def test_all_servers_are_told_although_some_are_gone() -> None:
+def test_exit_notice_reaches_all_servers_although_some_are_gone() -> None:
     notice = _RecordedNotice()
     notice.send()
     assert notice.told == ["127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"]
 
 
-def test_nobody_is_told_where_an_exception_has_ended_the_program(
+def test_exit_notice_is_not_sent_after_uncaught_exception(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(sys, "last_value", ValueError("so"), raising=False)
@@ -55,7 +55,7 @@ def test_nobody_is_told_where_an_exception_has_ended_the_program(
     ("statuses", "is_told"),
     [([3], False), (["no such file"], False), ([0], True), ([None], True), ([3, 0], True)],
 )
-def test_who_is_told_where_the_program_ends_itself_is_decided_by_its_status(
+def test_exit_notice_is_sent_only_for_exit_status_of_success(
     statuses: list[object], is_told: bool
 ) -> None:
     exit_notice._record_exit_status()
@@ -68,7 +68,7 @@ def test_who_is_told_where_the_program_ends_itself_is_decided_by_its_status(
     assert bool(notice.told) is is_told
 
 
-def test_a_thread_that_ends_itself_ends_no_program() -> None:
+def test_sys_exit_in_thread_does_not_count_as_program_failure() -> None:
     exit_notice._record_exit_status()
     exit_notice._record_exit_status()
 
@@ -82,7 +82,7 @@ def test_a_thread_that_ends_itself_ends_no_program() -> None:
     assert not exit_notice.has_program_failed()
 
 
-def test_a_cluster_has_one_session_the_newest(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exit_notice_is_registered_for_newest_session_only(monkeypatch: pytest.MonkeyPatch) -> None:
     listed: list[exit_notice._ExitNotice] = []
     monkeypatch.setattr(exit_notice, "_exit_notices", {})
     monkeypatch.setattr(exit_notice, "end_with_program", lambda owner, _end: listed.append(owner))

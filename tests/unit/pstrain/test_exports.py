@@ -12,24 +12,24 @@ import pytest
 import pstrain
 
 
-def test_every_public_name_is_there() -> None:
+def test_every_public_name_can_be_imported() -> None:
     for name in pstrain.__all__:
         assert getattr(pstrain, name) is not None, name
     assert set(pstrain.__all__) <= set(dir(pstrain))
 
 
-def test_help_shows_the_options_of_a_coordinator() -> None:
+def test_coordinator_signature_lists_its_options() -> None:
     parameters = inspect.signature(pstrain.ClusterCoordinator).parameters
     assert list(parameters)[:2] == ["strategy", "closures_in_flight"]
     assert "checkpoint" in parameters
 
 
-def test_an_unknown_name_is_an_attribute_error() -> None:
+def test_unknown_name_raises_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = pstrain.nothing  # type: ignore[attr-defined]
 
 
-def test_type_checkers_see_the_same_homes() -> None:
+def test_type_checking_imports_match_lazy_imports() -> None:
     tree = ast.parse(pathlib.Path(inspect.getfile(pstrain)).read_text())
     block = next(node for node in tree.body if isinstance(node, ast.If))
     imported = {
@@ -44,5 +44,5 @@ def test_type_checkers_see_the_same_homes() -> None:
 
 
 @pytest.mark.parametrize("package", ["pstrain", "dataservice"])
-def test_the_types_are_for_users_too(package: str) -> None:
+def test_package_ships_py_typed(package: str) -> None:
     assert importlib.resources.files(package).joinpath("py.typed").is_file()

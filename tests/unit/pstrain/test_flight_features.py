@@ -36,7 +36,7 @@ def prepared(table: pa.Table, ranks: features.Ranks) -> pa.Table:
     return features.operators(ds.Dataset.from_table(table), ranks).to_table()
 
 
-def test_the_model_reads_exactly_what_the_operators_make(ranks: features.Ranks) -> None:
+def test_operators_produce_exactly_the_columns_of_schema(ranks: features.Ranks) -> None:
     schema = features.schema()
     table = prepared(flights(), ranks)
     assert table.column_names == [LABEL, *schema.dense, *schema.categorical]
@@ -45,7 +45,7 @@ def test_the_model_reads_exactly_what_the_operators_make(ranks: features.Ranks) 
     assert np.isfinite(encoded.dense).all()
 
 
-def test_ranks_keep_the_order_and_even_out_the_values(ranks: features.Ranks) -> None:
+def test_ranks_keep_order_and_standardize_values(ranks: features.Ranks) -> None:
     table = flights()
     before, after = table["temp"].to_numpy(), prepared(table, ranks)["temp"].to_numpy()
     assert (np.diff(after[np.argsort(before)]) >= 0).all()
@@ -54,7 +54,7 @@ def test_ranks_keep_the_order_and_even_out_the_values(ranks: features.Ranks) -> 
     assert abs(after.std() - 1.0) < 0.05
 
 
-def test_values_beyond_those_of_training_take_the_outermost_rank(ranks: features.Ranks) -> None:
+def test_values_beyond_training_range_get_outermost_rank(ranks: features.Ranks) -> None:
     table = flights()
     far = table.set_column(
         table.column_names.index("temp"), "temp", pa.array([1e6] * ROWS, pa.float32())
@@ -62,12 +62,12 @@ def test_values_beyond_those_of_training_take_the_outermost_rank(ranks: features
     assert prepared(far, ranks)["temp"].to_numpy().max() == pytest.approx(1.7, abs=0.02)
 
 
-def test_ranks_do_not_depend_on_the_rows_they_are_applied_to(ranks: features.Ranks) -> None:
+def test_ranks_do_not_depend_on_rows_they_are_applied_to(ranks: features.Ranks) -> None:
     table = flights()
     assert prepared(table.slice(7, 20), ranks).equals(prepared(table, ranks).slice(7, 20))
 
 
-def test_unknown_weather_is_the_middle_and_in_no_bin(ranks: features.Ranks) -> None:
+def test_missing_weather_gets_middle_rank_and_no_bin(ranks: features.Ranks) -> None:
     table = flights()
     unknown = table.set_column(
         table.column_names.index("humid"), "humid", pa.nulls(ROWS, pa.float32())
@@ -78,7 +78,7 @@ def test_unknown_weather_is_the_middle_and_in_no_bin(ranks: features.Ranks) -> N
     assert features.schema().encode(after.combine_chunks().to_batches()[0]).dense.any()
 
 
-def test_bins_hold_equal_shares_of_the_training_rows(ranks: features.Ranks) -> None:
+def test_bins_hold_equal_shares_of_training_rows(ranks: features.Ranks) -> None:
     table = prepared(flights(), ranks)
     for name in WEATHER:
         counts = np.bincount(table[f"{name}_bin"].to_numpy())
@@ -86,7 +86,7 @@ def test_bins_hold_equal_shares_of_the_training_rows(ranks: features.Ranks) -> N
         assert abs(counts - ROWS / 8).max() <= 3
 
 
-def test_crosses_tell_pairs_apart_and_are_the_same_for_the_same_pair(
+def test_crossed_column_has_one_value_per_pair(
     ranks: features.Ranks,
 ) -> None:
     table = flights()
@@ -97,7 +97,7 @@ def test_crosses_tell_pairs_apart_and_are_the_same_for_the_same_pair(
     assert len(set(crossed)) == len(set(pairs))
 
 
-def test_december_is_next_to_january(ranks: features.Ranks) -> None:
+def test_cyclic_month_encoding_places_december_next_to_january(ranks: features.Ranks) -> None:
     table = flights(3)
     months = table.set_column(
         table.column_names.index("month"), "month", pa.array([1, 12, 7], pa.int64())

@@ -7,16 +7,16 @@ import pathlib
 import pytest
 
 from pstrain.errors import InvalidArgumentError
-from pstrain.folders import make_folder
+from pstrain.folders import folder_to_fill, make_folder
 
 
-def test_a_folder_is_made_and_left_empty(tmp_path: pathlib.Path) -> None:
+def test_make_folder_creates_folder_and_leaves_it_empty(tmp_path: pathlib.Path) -> None:
     for _ in range(2):
         make_folder("--out", tmp_path / "a" / "b")
     assert not list((tmp_path / "a" / "b").iterdir())
 
 
-def test_what_cannot_be_written_into_is_named_with_its_option(tmp_path: pathlib.Path) -> None:
+def test_unwritable_folder_is_refused_with_its_option(tmp_path: pathlib.Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(InvalidArgumentError, match=r"--out must name a folder, and '.*file' is a"):
         make_folder("--out", tmp_path / "file")
@@ -26,3 +26,20 @@ def test_what_cannot_be_written_into_is_named_with_its_option(tmp_path: pathlib.
         make_folder("--data-dir", tmp_path / "file" / "x")
     with pytest.raises(InvalidArgumentError, match="--out: cannot write into the folder '/proc'"):
         make_folder("--out", pathlib.Path("/proc"))
+
+
+def test_failed_run_removes_only_folder_it_made(tmp_path: pathlib.Path) -> None:
+    def fill(folder: pathlib.Path) -> None:
+        (folder / "file").touch()
+        raise FileExistsError
+
+    (tmp_path / "old").mkdir()
+    for folder in ("old", "new/model"):
+        with pytest.raises(KeyboardInterrupt), folder_to_fill("--out", tmp_path / folder):
+            raise KeyboardInterrupt
+    assert list(tmp_path.iterdir()) == [tmp_path / "old"]
+    with pytest.raises(FileExistsError), folder_to_fill("--out", tmp_path / "new"):
+        fill(tmp_path / "new")
+    with folder_to_fill("--out", tmp_path / "good"):
+        pass
+    assert {path.name for path in tmp_path.iterdir()} == {"old", "new", "good"}

@@ -40,7 +40,7 @@ def shares(distributed: DistributedDataset, count: int) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("trainers", [None, 2])
-def test_data_deals_out_elements(trainers: int | None) -> None:
+def test_data_policy_distributes_elements_in_turn(trainers: int | None) -> None:
     batches = Dataset.range(10).batch(2)
     assert shares(DistributedDataset(batches, DATA, trainers), 2) == [
         [0, 1, 4, 5, 8, 9],
@@ -50,26 +50,26 @@ def test_data_deals_out_elements(trainers: int | None) -> None:
 
 @pytest.mark.parametrize("trainers", [None, 2])
 @pytest.mark.parametrize("policy", [FILE, AUTO])
-def test_files_are_dealt_out_whole(
+def test_file_and_auto_policies_distribute_whole_files(
     files: list[str], trainers: int | None, policy: ps.AutoShardPolicy
 ) -> None:
     found = shares(DistributedDataset(Dataset.from_parquet(files), policy, trainers), 2)
     assert found == [[*range(10), *range(20, 30)], [*range(10, 20)]]
 
 
-def test_off_gives_everything_to_everyone(files: list[str]) -> None:
+def test_off_policy_gives_every_trainer_all_elements(files: list[str]) -> None:
     found = shares(DistributedDataset(Dataset.from_parquet(files), OFF, 2), 2)
     assert found == [list(range(30))] * 2
 
 
-def test_auto_deals_out_elements_where_files_are_too_few_or_none(files: list[str]) -> None:
+def test_auto_policy_distributes_elements_when_files_are_too_few(files: list[str]) -> None:
     four = shares(DistributedDataset(Dataset.from_parquet(files), AUTO, 4), 4)
     assert sorted(chain(*four)) == list(range(30))
     assert all(7 <= len(share) <= 8 for share in four)
     assert shares(DistributedDataset(Dataset.range(4), None, 2), 2) == [[0, 2], [1, 3]]
 
 
-def test_too_few_files_are_a_clear_error(files: list[str]) -> None:
+def test_file_policy_with_too_few_files_is_refused(files: list[str]) -> None:
     with pytest.raises(InvalidArgumentError, match=r"Found 3 files .* 4 shards"):
         DistributedDataset(Dataset.from_parquet(files), FILE, 4)
     with pytest.raises(NotFoundError, match="unshardable"):
@@ -79,7 +79,7 @@ def test_too_few_files_are_a_clear_error(files: list[str]) -> None:
         later(ps.InputContext(4, 0))
 
 
-def test_other_files_than_were_divided_are_refused(files: list[str]) -> None:
+def test_files_changed_since_distribution_are_refused(files: list[str]) -> None:
     folder = pathlib.Path(files[0]).parent
     distributed = DistributedDataset(Dataset.from_parquet(f"{folder}/*.parquet"), FILE, 2)
     pq.write_table(pa.table({"id": [99]}), folder / "part-00.parquet")
@@ -87,12 +87,12 @@ def test_other_files_than_were_divided_are_refused(files: list[str]) -> None:
         distributed(ps.InputContext(2, 0))
 
 
-def test_shuffled_elements_are_dealt_out_once() -> None:
+def test_shuffled_elements_are_distributed_once() -> None:
     shuffled = Dataset.range(100).shuffle(100).batch(10)
     assert sorted(chain(*shares(DistributedDataset(shuffled, DATA, 3), 3))) == list(range(100))
 
 
-def test_the_policy_comes_in_every_form() -> None:
+def test_policy_of_accepts_enum_name_and_options() -> None:
     nested = types.SimpleNamespace(
         experimental_distribute=types.SimpleNamespace(auto_shard_policy=FILE)
     )
@@ -105,7 +105,7 @@ def test_the_policy_comes_in_every_form() -> None:
         policy_of("half")
 
 
-def test_what_is_no_dataset_has_no_schema() -> None:
+def test_element_spec_of_non_dataset_is_refused() -> None:
     nobodys: Any = None
     made = Replica().distribute_datasets_from_function(lambda: [1, 2])
     for source in (lambda: [1, 2], made):
@@ -113,7 +113,7 @@ def test_what_is_no_dataset_has_no_schema() -> None:
             _ = PerWorkerDataset(source, nobodys).element_spec
 
 
-def test_programs_that_each_make_the_dataset_divide_it_although_no_seed_was_given() -> None:
+def test_unseeded_dataset_made_by_each_worker_is_divided_without_overlap() -> None:
     own = [
         own_share(Dataset.range(40).shuffle(40), None, ps.InputContext(2, index))
         for index in (0, 1)
@@ -122,7 +122,7 @@ def test_programs_that_each_make_the_dataset_divide_it_although_no_seed_was_give
     assert (len(first), first | second) == (20, set(range(40)))
 
 
-def test_programs_that_read_a_service_find_each_other_by_the_name_of_their_job() -> None:
+def test_service_dataset_shared_by_workers_needs_job_name() -> None:
     def read(workers: int, options: Any = None, name: str | None = None) -> Dataset:
         schema = pa.schema([("id", pa.int64())])
         remote = ServiceSource(
@@ -139,7 +139,7 @@ def test_programs_that_read_a_service_find_each_other_by_the_name_of_their_job()
     assert all(each.is_distributed for each in (read(1), read(2, OFF), read(2, name="train")))
 
 
-def test_a_distributed_dataset_is_read_on_trainers_only() -> None:
+def test_distributed_dataset_cannot_be_iterated_in_program() -> None:
     strategy = Replica()
     distributed = strategy.experimental_distribute_dataset(Dataset.range(3))
     assert distributed.element_spec == pa.schema([("id", pa.int64())])
@@ -155,7 +155,7 @@ def test_a_distributed_dataset_is_read_on_trainers_only() -> None:
         strategy.distribute_datasets_from_function(3)
 
 
-def test_the_input_context_divides_batches() -> None:
+def test_input_context_divides_global_batch_size() -> None:
     context = ps.InputContext(num_input_pipelines=4, input_pipeline_id=1, num_replicas_in_sync=2)
     assert context.get_per_replica_batch_size(64) == 32
     with pytest.raises(ValueError, match="63"):

@@ -24,7 +24,7 @@ def model() -> ps.models.LogisticRegression:
     return made
 
 
-def test_another_rate_keeps_rule_and_counter() -> None:
+def test_with_learning_rate_keeps_rule_and_counter() -> None:
     optimizer = ps.optimizers.Adagrad(0.5, initial_accumulator_value=0.01)
     changed = optimizer.with_learning_rate(0.25)
     assert (optimizer.learning_rate, changed.learning_rate) == (0.5, 0.25)
@@ -34,7 +34,7 @@ def test_another_rate_keeps_rule_and_counter() -> None:
         optimizer.with_learning_rate(-1.0)
 
 
-def test_a_rate_of_zero_in_the_second_epoch_leaves_the_values_of_the_first() -> None:
+def test_learning_rate_of_zero_in_second_epoch_changes_nothing() -> None:
     trained, seen = model(), []
     schedule = LearningRateSchedule(lambda epoch: seen.append(epoch) or (0.5, 0.0)[epoch])
     trained.fit(data(), epochs=1, batch_size=64, callbacks=[schedule], verbose=0)

@@ -22,7 +22,7 @@ LABELS = np.array([0, 1, 1, 0])
 LOGITS = np.array([-1.0, 2.0, -0.5, 3.0], dtype=np.float32)
 
 
-def test_loss_of_logits_and_of_probabilities_agree_with_sklearn() -> None:
+def test_losses_of_logits_and_probabilities_agree_with_sklearn() -> None:
     expected = log_loss(LABELS, 1 / (1 + np.exp(-LOGITS)))
     assert float(BinaryCrossentropy(from_logits=True)(LABELS, LOGITS)) == pytest.approx(
         expected, rel=1e-6
@@ -33,7 +33,7 @@ def test_loss_of_logits_and_of_probabilities_agree_with_sklearn() -> None:
 
 @pytest.mark.parametrize("reduction", ["mean", "none"])
 @pytest.mark.parametrize("from_logits", [True, False])
-def test_gradient_of_the_loss(from_logits: bool, reduction: str) -> None:
+def test_loss_gradient_matches_finite_differences(from_logits: bool, reduction: str) -> None:
     def loss(labels: Any, predictions: Any) -> Tensor:
         losses = BinaryCrossentropy(from_logits, reduction=reduction)(labels, predictions)
         weights = np.array([1, 0, 3, 0.5], np.float32)
@@ -53,7 +53,7 @@ def test_gradient_of_the_loss(from_logits: bool, reduction: str) -> None:
 
 
 @pytest.mark.parametrize("from_logits", [True, False])
-def test_each_loss_counts_by_its_weight(from_logits: bool) -> None:
+def test_sample_weights_scale_losses_and_gradients(from_logits: bool) -> None:
     start = LOGITS if from_logits else sigmoid(LOGITS)
     weights = pa.array([1, 0, 3, 0.5], pa.float32())
     each = BinaryCrossentropy(from_logits, reduction="none")(LABELS, start)
@@ -81,7 +81,7 @@ def test_more_labels_than_predictions_are_refused() -> None:
 
 
 @pytest.mark.parametrize("score", [BinaryCrossentropy(), LogLoss().update_state])
-def test_labels_may_be_columns_and_lists_of_one(score: Any) -> None:
+def test_labels_may_be_arrow_columns_or_lists_of_one(score: Any) -> None:
     probabilities = sigmoid(LOGITS)
     expected = BinaryCrossentropy()(LABELS, probabilities)
     for labels in (
@@ -93,14 +93,14 @@ def test_labels_may_be_columns_and_lists_of_one(score: Any) -> None:
         assert found is None or float(found) == float(expected)
     for wrong, words in [
         (pa.array([0, 1, None, 0]), "labels hold 1 nulls: filter them out"),
-        (pa.array([[0], [1], [1, 1], [0]]), "labels are no numbers but list<item: int64>"),
-        (np.array(["no", "yes", "yes", "no"]), "labels are no numbers but <U3: map them"),
+        (pa.array([[0], [1], [1, 1], [0]]), "labels are not numbers but list<item: int64>"),
+        (np.array(["no", "yes", "yes", "no"]), "labels are not numbers but <U3: map them"),
     ]:
         with pytest.raises(DataError, match=words):
             score(wrong, probabilities)
 
 
-def test_sigmoid_keeps_the_shape() -> None:
+def test_sigmoid_keeps_shape_and_float32() -> None:
     assert sigmoid(LOGITS.reshape(2, 2)).shape == (2, 2)
     assert sigmoid(LOGITS).dtype == np.float32
 
@@ -119,7 +119,7 @@ def test_probabilities_of_tracked_logits_have_a_gradient() -> None:
 
 
 @pytest.mark.parametrize("from_logits", [True, False])
-def test_the_loss_of_a_variable_has_a_gradient(from_logits: bool) -> None:
+def test_loss_of_variable_has_gradient(from_logits: bool) -> None:
     with local_parameters():
         x = Variable(np.full(4, 0.25, np.float32), name="x")
         with GradientTape() as tape:
@@ -130,14 +130,14 @@ def test_the_loss_of_a_variable_has_a_gradient(from_logits: bool) -> None:
     np.testing.assert_allclose(found, slopes, rtol=1e-5)
 
 
-def test_the_loss_is_the_mean_unless_told() -> None:
+def test_default_reduction_is_mean_over_batch() -> None:
     probabilities = sigmoid(LOGITS)
     same = BinaryCrossentropy(reduction="sum_over_batch_size")(LABELS, probabilities)
     assert float(same) == float(BinaryCrossentropy()(LABELS, probabilities))
 
 
 @pytest.mark.parametrize("from_logits", [True, False])
-def test_each_example_has_its_own_loss_where_told(from_logits: bool) -> None:
+def test_reduction_none_returns_loss_per_example(from_logits: bool) -> None:
     values = LOGITS if from_logits else sigmoid(LOGITS)
     each = BinaryCrossentropy(from_logits, reduction="none")(LABELS, values[:, None])
     assert (each.shape, each.dtype) == ((4,), np.float32)
@@ -147,7 +147,7 @@ def test_each_example_has_its_own_loss_where_told(from_logits: bool) -> None:
 
 
 @pytest.mark.parametrize("wrong", [-0.01, 1.5, float("nan")])
-def test_logits_that_are_taken_for_probabilities_are_refused(wrong: float) -> None:
+def test_probabilities_outside_zero_to_one_are_refused(wrong: float) -> None:
     values = np.array([0.2, wrong, 0.5, 0.1], np.float32)
     with pytest.raises(InvalidArgumentError, match=r"got (-0.01|1.5|nan): for logits.*True\)"):
         BinaryCrossentropy()(LABELS, values)
@@ -158,7 +158,7 @@ def test_logits_that_are_taken_for_probabilities_are_refused(wrong: float) -> No
 @pytest.mark.parametrize("from_logits", [False, True])
 @pytest.mark.parametrize("reduction", ["mean", "none"])
 @pytest.mark.parametrize("wrong", [-1.0, 2.0, float("nan")])
-def test_labels_of_other_classes_are_refused(
+def test_labels_outside_zero_to_one_are_refused(
     from_logits: bool, reduction: str, wrong: float
 ) -> None:
     loss = BinaryCrossentropy(from_logits, reduction=reduction)

@@ -48,7 +48,7 @@ def _value(metric: Metric, *examples: Any) -> float:
     return metric.compute(metric.update(metric.initial_state(), *examples))
 
 
-def test_values_agree_with_sklearn() -> None:
+def test_metric_values_agree_with_sklearn() -> None:
     labels, probabilities = _examples(5000)
     assert _value(AUC(), labels, probabilities) == pytest.approx(
         roc_auc_score(labels, probabilities), abs=1e-4
@@ -60,7 +60,7 @@ def test_values_agree_with_sklearn() -> None:
 
 
 @pytest.mark.parametrize("weights", [None, np.random.default_rng(3).random(5000) * 7])
-def test_weighted_values_agree_with_sklearn(weights: Any) -> None:
+def test_weighted_metric_values_agree_with_sklearn(weights: Any) -> None:
     labels, probabilities = _examples(5000)
     by: dict[str, Any] = {"sample_weight": weights}
     answers = probabilities > np.float32(0.4)
@@ -84,7 +84,7 @@ def test_weighted_values_agree_with_sklearn(weights: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_weight_of_two_is_the_example_twice(kind: type) -> None:
+def test_weight_of_two_equals_repeated_example(kind: type) -> None:
     labels, probabilities = _examples(100)
     twice, weighted = kind(), kind()
     weighted.update_state(labels, probabilities, np.arange(100) % 3)
@@ -98,7 +98,7 @@ def test_a_weight_of_two_is_the_example_twice(kind: type) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_no_weight_of_examples_is_refused(kind: type) -> None:
+def test_invalid_sample_weights_are_refused(kind: type) -> None:
     for weights, message in (([1.0], "2 labels and 1 weights"), ([1, math.nan], "finite weights")):
         with pytest.raises(InvalidArgumentError, match=message):
             kind().update_state([0, 1], [0.5, 0.5], weights)
@@ -107,7 +107,7 @@ def test_what_is_no_weight_of_examples_is_refused(kind: type) -> None:
             kind().update_state([0, 1], [0.5, 0.5], [1, -1e7])
 
 
-def test_a_metric_without_weights_says_so() -> None:
+def test_weights_are_refused_by_metric_without_weight_support() -> None:
     class Count(Metric):
         def update(self, state: Any, labels: Any, probabilities: Any) -> Any:  # noqa: ARG002
             return state + len(labels)
@@ -122,13 +122,13 @@ def test_a_metric_without_weights_says_so() -> None:
         count.update_state([0, 1], [0.5, 0.5], [1, 2])
 
 
-def test_of_no_answers_precision_and_recall_are_nan() -> None:
+def test_precision_and_recall_without_answers_are_nan() -> None:
     assert math.isnan(_value(Precision(), [0, 1], [0.1, 0.2]))
     assert _value(Recall(), [0, 1], [0.1, 0.2]) == 0
     assert math.isnan(_value(Recall(), [0, 0], [0.9, 0.2]))
 
 
-def test_errors_are_of_any_numbers() -> None:
+def test_error_metrics_accept_any_numbers() -> None:
     assert _value(MeanSquaredError(), [3.0, -1.0], [5.0, 3.0]) == 10
     assert _value(MeanAbsoluteError(), [3.0, -1.0], [5.0, 3.0], [3, 1]) == 2.5
     assert _value(RootMeanSquaredError(), [1e9 + 1], [1e9 + 3]) == 2
@@ -147,7 +147,7 @@ def test_auc_counts_ties_as_half() -> None:
 
 
 @pytest.mark.parametrize("kind", [*KINDS, *ERRORS])
-def test_merging_any_grouping_gives_the_same_number_to_the_last_bit(kind: type) -> None:
+def test_merging_states_in_any_grouping_gives_identical_value(kind: type) -> None:
     metric, (labels, probabilities) = kind(), _examples(1000, seed=1)
     random = np.random.default_rng(2)
     weights = random.random(1000)
@@ -163,7 +163,7 @@ def test_merging_any_grouping_gives_the_same_number_to_the_last_bit(kind: type) 
 
 
 @given(st.lists(st.floats(-1e300, 1e300), min_size=1, max_size=30), st.randoms())
-def test_a_mean_is_the_rounded_exact_mean_in_any_order(values: list[float], random: object) -> None:
+def test_mean_is_exact_in_any_order(values: list[float], random: object) -> None:
     from fractions import Fraction
 
     metric = Mean()
@@ -175,7 +175,7 @@ def test_a_mean_is_the_rounded_exact_mean_in_any_order(values: list[float], rand
     assert metric.compute(state) == expected
 
 
-def test_a_mean_can_be_weighted() -> None:
+def test_mean_can_be_weighted() -> None:
     metric = Mean()
     metric.update_state([1.0, 2.0], [3.0, 1.0])
     metric.update_state(9.0, 4.0)
@@ -184,7 +184,7 @@ def test_a_mean_can_be_weighted() -> None:
         metric.update_state([1.0, 2.0], [1.0])
 
 
-def test_a_mean_shows_values_that_are_not_numbers() -> None:
+def test_mean_of_nan_is_nan() -> None:
     metric = Mean()
     metric.update_state([1.0, math.nan])
     assert math.isnan(metric.result())
@@ -196,19 +196,19 @@ def test_a_mean_shows_values_that_are_not_numbers() -> None:
 @pytest.mark.parametrize(
     ("values", "weights", "message"),
     [
-        ("a", None, "metric 'mean': values are no numbers but <U1: map them to numbers"),
-        (None, None, "metric 'mean': values are no numbers but None"),
-        ([[1.0], [1.0, 2.0]], None, "values are no numbers but lists of several lengths"),
-        ([1.0], ["a"], "metric 'mean': weights are no numbers but <U1"),
+        ("a", None, "metric 'mean': values are not numbers but <U1: map them to numbers"),
+        (None, None, "metric 'mean': values are not numbers but None"),
+        ([[1.0], [1.0, 2.0]], None, "values are not numbers but lists of several lengths"),
+        ([1.0], ["a"], "metric 'mean': weights are not numbers but <U1"),
     ],
 )
-def test_a_mean_of_what_is_no_number_is_an_error(values: Any, weights: Any, message: str) -> None:
+def test_mean_of_non_numeric_values_is_refused(values: Any, weights: Any, message: str) -> None:
     with pytest.raises(DataError, match=message):
         Mean().update_state(values, weights)
 
 
 @pytest.mark.parametrize("kind", [*KINDS, *ERRORS, Mean])
-def test_without_examples_a_metric_is_nan(kind: type) -> None:
+def test_metric_without_examples_is_nan(kind: type) -> None:
     assert math.isnan(kind().result())
 
 
@@ -216,7 +216,7 @@ def test_auc_of_one_class_is_nan() -> None:
     assert math.isnan(_value(AUC(), np.ones(3), np.full(3, 0.5)))
 
 
-def test_an_objects_value_is_a_float_that_is_read_as_tensorflows_is() -> None:
+def test_metric_result_is_float_with_numpy_method() -> None:
     metric = Accuracy()
     metric.update_state([0, 1, 1], [0.1, 0.9, 0.2])
     value = metric.result()
@@ -230,7 +230,7 @@ def test_an_objects_value_is_a_float_that_is_read_as_tensorflows_is() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_call_adds_examples_and_gives_the_value(kind: type) -> None:
+def test_calling_metric_adds_examples_and_returns_value(kind: type) -> None:
     metric, other = kind(), kind()
     metric(*_examples(100, 0))
     other.update_state(*_examples(100, 0))
@@ -239,7 +239,7 @@ def test_a_call_adds_examples_and_gives_the_value(kind: type) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_other_objects_have_seen_is_merged(kind: type) -> None:
+def test_merge_state_adds_examples_of_other_metrics(kind: type) -> None:
     first, second, whole = kind(), kind(), kind()
     for metric in (first, whole):
         metric.update_state(*_examples(100, 0))
@@ -252,7 +252,7 @@ def test_what_other_objects_have_seen_is_merged(kind: type) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_object_keeps_what_it_was_given_until_reset(kind: type) -> None:
+def test_metric_accumulates_until_reset_state(kind: type) -> None:
     metric = kind()
     for seed in range(3):
         metric.update_state(*_examples(100, seed))
@@ -265,19 +265,19 @@ def test_an_object_keeps_what_it_was_given_until_reset(kind: type) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("wrong", [1.5, -0.1, math.nan])
-def test_logits_and_nan_are_refused(kind: type, wrong: float) -> None:
+def test_probabilities_outside_unit_interval_are_refused(kind: type, wrong: float) -> None:
     with pytest.raises(InvalidArgumentError, match=r"probabilities in \[0, 1\]"):
         kind().update_state([0, 1], [0.5, wrong])
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("wrong", [-1.0, 2.0, math.nan])
-def test_labels_of_other_classes_are_refused(kind: type, wrong: float) -> None:
+def test_labels_outside_zero_to_one_are_refused(kind: type, wrong: float) -> None:
     with pytest.raises(InvalidArgumentError, match=rf"labels .* got {wrong:g}: map"):
         kind().update_state([0, wrong], [0.5, 0.5])
 
 
-def test_smoothed_labels_have_a_loss_but_no_right_answers() -> None:
+def test_smoothed_labels_are_accepted_by_log_loss_only() -> None:
     loss = LogLoss()
     loss.update_state([0.25], [0.5])
     assert loss.result() == pytest.approx(math.log(2))
@@ -287,12 +287,12 @@ def test_smoothed_labels_have_a_loss_but_no_right_answers() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_different_lengths_are_refused(kind: type) -> None:
+def test_labels_and_probabilities_of_different_lengths_are_refused(kind: type) -> None:
     with pytest.raises(InvalidArgumentError, match="2 labels and 1 probabilities"):
         kind().update_state([0, 1], [0.5])
 
 
-def test_a_closure_cannot_add_to_a_metric_of_its_own_process() -> None:
+def test_closure_cannot_update_metric_made_outside_strategy() -> None:
     metric = Accuracy()
     token = StepToken("session", 0, 0)
     with step_scope(token), pytest.raises(FailedPreconditionError, match=r"strategy\.scope"):
@@ -300,7 +300,7 @@ def test_a_closure_cannot_add_to_a_metric_of_its_own_process() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_metric_that_a_closure_makes_is_its_own(kind: type) -> None:
+def test_metric_made_inside_closure_is_local_to_it(kind: type) -> None:
     here = kind()
     here.update_state([1, 0, 1, 0], [0.9, 0.9, 0.3, 0.8])
     with step_scope(StepToken("session", 0, 0)):
@@ -314,14 +314,14 @@ def test_a_metric_that_a_closure_makes_is_its_own(kind: type) -> None:
         assert math.isnan(metric.result())
 
 
-def test_under_a_strategy_the_state_is_made_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metric_under_strategy_creates_its_state_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not Accuracy().variables
     monkeypatch.setattr("pstrain.metrics.base.LocalPlacement", int)
     assert LocalPlacement is not int
     assert len(Accuracy().variables) == 1
 
 
-def test_a_mean_of_weighted_values() -> None:
+def test_mean_accepts_sample_weight_keyword() -> None:
     mean = Mean()
     mean.update_state([1.0, 2.0], sample_weight=[1.0, 3.0])
     mean.update_state([4.0, 4.0], sample_weight=2.0)

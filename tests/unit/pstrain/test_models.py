@@ -76,7 +76,7 @@ def _model(kind: str) -> Model:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_gradients_of_the_loss(kind: str) -> None:
+def test_model_loss_gradients_match_finite_differences(kind: str) -> None:
     model, batch = _model(kind), _batch(16)
     with GradientTape() as tape:
         loss = model.loss(batch)
@@ -104,7 +104,9 @@ def _slope(model: Model, batch: pa.RecordBatch, variable: Any, direction: np.nda
     return (values[0] - values[1]) / (2 * step)
 
 
-def test_a_network_over_distinct_ids_is_that_over_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_network_over_distinct_ids_equals_network_over_all_ids(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     model, batch, asked = DeepFM(SCHEMA, dim=8, hidden=(16, 4)), _batch(), []
     random = np.random.default_rng(11)
     for variable in model.variables:
@@ -130,7 +132,7 @@ def test_a_network_over_distinct_ids_is_that_over_all(monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("optimizer", [SGD(0.5), Adagrad(0.2)], ids=["sgd", "adagrad"])
-def test_training_finds_the_pattern(kind: str, optimizer: Any) -> None:
+def test_training_learns_the_pattern(kind: str, optimizer: Any) -> None:
     optimizer = type(optimizer)(optimizer.learning_rate)
     model = _model(kind)
     for step in range(150):
@@ -144,7 +146,7 @@ def test_training_finds_the_pattern(kind: str, optimizer: Any) -> None:
     assert int(optimizer.iterations) == 150
 
 
-def test_a_new_logistic_regression_knows_nothing() -> None:
+def test_new_logistic_regression_predicts_one_half() -> None:
     probabilities = LogisticRegression(FeatureSchema(categorical={"c": Category(4, False)}))
     batch = pa.RecordBatch.from_pydict({"c": [0, 3, None]})
     assert probabilities.predict_on_batch(batch).tolist() == [0.5, 0.5, 0.5]
@@ -157,7 +159,7 @@ def test_weights_of_dense_columns_start_at_zero(make: Callable[..., Model]) -> N
 
 
 @pytest.mark.parametrize("make", [FactorizationMachine, DeepFM])
-def test_one_dense_column_is_right_after_a_few_steps(make: Callable[..., Model]) -> None:
+def test_factorization_models_learn_from_one_dense_column(make: Callable[..., Model]) -> None:
     model = make(FeatureSchema(dense=["x"], categorical={"shape": Category(3, hashed=False)}))
     model.compile(Adagrad(0.1), metrics=["auc"])
     rows = pa.Table.from_batches([_batch(4000)])
@@ -174,7 +176,7 @@ def test_one_dense_column_is_right_after_a_few_steps(make: Callable[..., Model])
     ],
     ids=["dense only", "categorical only"],
 )
-def test_models_do_with_one_kind_of_column(schema: FeatureSchema) -> None:
+def test_models_accept_schema_with_one_kind_of_column(schema: FeatureSchema) -> None:
     model = LogisticRegression(schema)
     with GradientTape() as tape:
         loss = model.loss(_batch())
@@ -187,7 +189,7 @@ def test_models_do_with_one_kind_of_column(schema: FeatureSchema) -> None:
                 make(schema)
 
 
-def test_a_factorization_machine_adds_up_all_pairs() -> None:
+def test_factorization_machine_sums_all_pairs() -> None:
     model = _model("factorization_machine")
     features = model.encode(_batch(4))
     table, bias, numeric, linear = (variable.numpy() for variable in model.variables)
@@ -200,12 +202,12 @@ def test_a_factorization_machine_adds_up_all_pairs() -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_a_structure_that_cannot_be_is_refused() -> None:
+def test_unknown_dcn_structure_is_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="'stacked' or 'parallel'"):
         DCNv2(SCHEMA, structure="sideways")  # type: ignore[arg-type]
 
 
-def test_one_fetch_serves_all_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loss_fetches_all_variables_in_one_request(monkeypatch: pytest.MonkeyPatch) -> None:
     model, calls = _model("wide_deep"), []
     fetch = model.parameters.fetch
 
@@ -229,7 +231,7 @@ def test_predictions_are_float32_probabilities_and_need_no_labels() -> None:
 
 
 @pytest.mark.parametrize("labels", [[7] * 64, [None] * 64, ["?"] * 64])
-def test_predictions_do_not_look_at_labels(labels: list[Any]) -> None:
+def test_predictions_ignore_label_column(labels: list[Any]) -> None:
     model, batch = _model("wide_deep"), _batch(64)
     expected = model.predict_on_batch(batch)
     place = batch.schema.get_field_index("label")
@@ -242,12 +244,12 @@ def test_predictions_do_not_look_at_labels(labels: list[Any]) -> None:
 
 
 @pytest.mark.parametrize("method", ["evaluate", "predict"])
-def test_labels_beside_the_data_are_told_to_be_a_column_of_it(method: str) -> None:
+def test_labels_passed_beside_data_are_refused_with_remedy(method: str) -> None:
     with pytest.raises(InvalidTypeError, match=r"got list after the data; .* column 'label' of"):
         getattr(_model("wide_deep"), method)(_batch(), [0, 1])
 
 
-def test_a_batch_without_rows_has_a_loss_and_gradients() -> None:
+def test_empty_batch_has_zero_loss_and_gradients() -> None:
     model = _model("wide_deep")
     with GradientTape() as tape:
         loss = model.loss(_batch().slice(0, 0))
@@ -256,7 +258,7 @@ def test_a_batch_without_rows_has_a_loss_and_gradients() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_configuration_makes_the_same_model_again(kind: str) -> None:
+def test_model_is_recreated_from_its_configuration(kind: str) -> None:
     model = _model(kind)
     config = json.loads(json.dumps(model.get_config()))
     again = models.from_config(config)
@@ -268,19 +270,19 @@ def test_configuration_makes_the_same_model_again(kind: str) -> None:
     np.testing.assert_array_equal(again.predict_on_batch(batch), model.predict_on_batch(batch))
 
 
-def test_an_unknown_kind_of_model_is_named() -> None:
+def test_unknown_model_kind_is_refused_by_name() -> None:
     with pytest.raises(InvalidArgumentError, match="unknown model 'Transformer'"):
         models.from_config({"kind": "Transformer"})
 
 
-def test_a_model_starts_from_an_arrow_schema() -> None:
+def test_model_can_be_made_from_arrow_schema() -> None:
     model = WideDeep(_batch().schema, dim=2, hidden=())
     assert model.schema.dense == ("x", "y")
     assert model.schema.vocabulary_sizes == (2**18 + 1, 2**18 + 1)
     assert model.predict_on_batch(_batch()).shape == (32,)
 
 
-def test_threads_may_run_steps_of_one_model_at_once() -> None:
+def test_threads_can_run_steps_of_one_model_concurrently() -> None:
     model = _model("wide_deep")
     batches = [_batch(3000, seed=k) for k in range(4)]
 
@@ -298,13 +300,13 @@ def test_threads_may_run_steps_of_one_model_at_once() -> None:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_what_the_command_line_offers_can_be_made_and_saved(name: str) -> None:
+def test_every_command_line_model_can_be_made_and_configured(name: str) -> None:
     model = make_model(name, SCHEMA, 4, (6, 4), 0)
     assert models.from_config(json.loads(json.dumps(model.get_config()))).kind == model.kind
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_the_usual_rate_of_each_optimizer_learns(name: str) -> None:
+def test_default_learning_rate_of_each_optimizer_learns(name: str) -> None:
     usual, make = OPTIMIZERS[name]
     model, optimizer = LogisticRegression(SCHEMA), make(usual)
     losses = []

@@ -82,7 +82,7 @@ STEPS = (0, 3, 5, 7, 10, 12, 25)
 
 
 @pytest.mark.parametrize("name", KERAS)
-def test_the_numbers_of_keras(name: str) -> None:
+def test_optimizer_values_equal_keras(name: str) -> None:
     make, expected = KERAS[name]
     variable, optimizer = Variable(VALUE, name="x"), make()
     for gradient in GRADIENTS:
@@ -103,7 +103,7 @@ def test_the_numbers_of_keras(name: str) -> None:
         ),
     ],
 )
-def test_l2_is_the_weight_decay_of_torch(
+def test_l2_equals_torch_weight_decay(
     make: Callable[[], opt.Optimizer], expected: list[list[float]]
 ) -> None:
     variable, optimizer = Variable(TABLE, name="t"), make()
@@ -149,7 +149,7 @@ def test_l2_is_the_weight_decay_of_torch(
         ),
     ],
 )
-def test_the_rates_of_keras(
+def test_schedule_rates_equal_keras(
     schedule: schedules.LearningRateSchedule, expected: list[float]
 ) -> None:
     np.testing.assert_allclose([schedule(step) for step in STEPS], expected, rtol=1e-5, atol=1e-9)
@@ -159,7 +159,9 @@ def test_the_rates_of_keras(
 @pytest.mark.parametrize(
     ("t_mul", "m_mul", "alpha"), [(2.0, 1.0, 0.0), (1.0, 0.5, 0.1), (3.0, 0.9, 0)]
 )
-def test_a_cosine_begins_again_where_it_has_ended(t_mul: float, m_mul: float, alpha: float) -> None:
+def test_cosine_decay_restarts_follows_its_formula(
+    t_mul: float, m_mul: float, alpha: float
+) -> None:
     schedule = schedules.CosineDecayRestarts(0.1, 7, t_mul, m_mul, alpha)
     expected = []
     for restart in range(4):

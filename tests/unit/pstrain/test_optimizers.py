@@ -37,7 +37,7 @@ pytestmark = pytest.mark.usefixtures("own_parameters")
 GRADIENT = np.array([0.5, -2.0, 0.0], dtype=np.float32)
 
 
-def test_sgd_takes_steps_against_the_gradient() -> None:
+def test_sgd_steps_against_gradient() -> None:
     variable, optimizer = Variable(np.zeros(3, np.float32), name="x"), SGD(0.1)
     for _ in range(2):
         optimizer.apply_gradients([(GRADIENT, variable)])
@@ -45,7 +45,7 @@ def test_sgd_takes_steps_against_the_gradient() -> None:
     assert int(optimizer.iterations) == 2
 
 
-def test_adagrad_shrinks_its_steps() -> None:
+def test_adagrad_step_shrinks_with_accumulated_gradients() -> None:
     variable, optimizer = Variable(np.zeros(3, np.float32), name="x"), Adagrad(0.1)
     value, accumulator = np.zeros(3), np.full(3, 0.1)
     for _ in range(3):
@@ -55,7 +55,7 @@ def test_adagrad_shrinks_its_steps() -> None:
     np.testing.assert_allclose(variable.numpy(), value, rtol=1e-5)
 
 
-def test_only_looked_up_rows_change() -> None:
+def test_adagrad_changes_looked_up_rows_only() -> None:
     layer, optimizer = Embedding(5, 2), Adagrad(0.5)
     before = layer.variables[0].numpy()
     with GradientTape() as tape:
@@ -69,7 +69,7 @@ def test_only_looked_up_rows_change() -> None:
     np.testing.assert_allclose(moved, expected, rtol=1e-4, atol=1e-7)
 
 
-def test_slices_are_summed_where_an_index_comes_again() -> None:
+def test_indexed_slices_with_repeated_index_are_summed() -> None:
     table, optimizer = Variable(np.zeros((6, 2), np.float32), name="t"), SGD(1.0)
     values = np.arange(8.0).reshape(4, 2)
     optimizer.apply_gradients([(IndexedSlices(values, [4, 1, 4, 0]), table)])
@@ -87,13 +87,15 @@ def test_slices_are_summed_where_an_index_comes_again() -> None:
         (IndexedSlices(np.ones((1, 3)), [1]), r"shape \(1, 3\)"),
     ],
 )
-def test_slices_that_do_not_fit_are_refused(slices: IndexedSlices, match: str) -> None:
+def test_indexed_slices_of_wrong_shape_or_index_are_refused(
+    slices: IndexedSlices, match: str
+) -> None:
     table = Variable(np.zeros((6, 2), np.float32), name="t")
     with pytest.raises(InvalidArgumentError, match=match):
         SGD().apply_gradients([(slices, table)])
 
 
-def test_pairs_without_a_gradient_are_left_out() -> None:
+def test_pairs_without_gradient_are_skipped() -> None:
     first, second = Variable(np.zeros(3, np.float32), name="a"), Variable(np.zeros(1, np.float32))
     SGD(1.0).apply_gradients([(GRADIENT, first), (None, second)])
     np.testing.assert_array_equal(first.numpy(), -GRADIENT)
@@ -101,7 +103,7 @@ def test_pairs_without_a_gradient_are_left_out() -> None:
         SGD(1.0).apply_gradients([(None, second)])
 
 
-def test_arguments_of_a_step_have_keras_names() -> None:
+def test_apply_gradients_accepts_keras_argument_names() -> None:
     x = Variable(1.0)
     SGD(1.0).apply_gradients(grads_and_vars=[(np.float32(0.5), x)])
     assert float(x) == 0.5
@@ -109,7 +111,7 @@ def test_arguments_of_a_step_have_keras_names() -> None:
         SGD(1.0).apply_gradients([], name="step")  # type: ignore[call-arg]
 
 
-def test_what_is_no_pair_is_told_what_one_is() -> None:
+def test_apply_gradients_refuses_values_that_are_no_pairs() -> None:
     x = Variable(1.0)
     gradient = np.float32(1.0)
     update = Update(x.spec, np.ones((), np.float32))
@@ -120,7 +122,7 @@ def test_what_is_no_pair_is_told_what_one_is() -> None:
 
 
 @pytest.mark.parametrize("rate", [float("nan"), -0.5, None])
-def test_a_schedule_that_gives_no_rate_at_a_later_step_is_told(rate: Any) -> None:
+def test_schedule_returning_invalid_rate_at_later_step_is_refused(rate: Any) -> None:
     class Wrong(schedules.LearningRateSchedule):
         def __call__(self, step: int) -> float:
             return 1.0 if step == 0 else rate  # type: ignore[no-any-return]
@@ -135,7 +137,7 @@ def test_a_schedule_that_gives_no_rate_at_a_later_step_is_told(rate: Any) -> Non
     np.testing.assert_array_equal(variable.numpy(), -GRADIENT)
 
 
-def test_ftrl_divides_by_no_rate_of_0() -> None:
+def test_ftrl_refuses_learning_rate_of_zero() -> None:
     variable = Variable(np.ones(3, np.float32), name="x")
     optimizer = optimizers.Ftrl(schedules.PolynomialDecay(0.1, 2, 0.0))
     for _ in range(2):
@@ -149,7 +151,7 @@ def test_ftrl_divides_by_no_rate_of_0() -> None:
             refused()
 
 
-class HalfEachTime(schedules.LearningRateSchedule):
+class HalvingSchedule(schedules.LearningRateSchedule):
     def __call__(self, step: int) -> float:
         return 0.5**step
 
@@ -157,7 +159,7 @@ class HalfEachTime(schedules.LearningRateSchedule):
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: SGD(HalfEachTime(), clipnorm=np.float32(2.0)),
+        lambda: SGD(HalvingSchedule(), clipnorm=np.float32(2.0)),
         lambda: Adagrad(np.float32(0.5), epsilon=np.float32(1e-3)),
         lambda: optimizers.Momentum(0.1, np.float32(0.5), l2=np.float64(0.1)),
         lambda: optimizers.Ftrl(0.1, l1_regularization_strength=np.float32(0.2)),
@@ -165,7 +167,7 @@ class HalfEachTime(schedules.LearningRateSchedule):
         lambda: SGD(schedules.ExponentialDecay(np.float32(0.5), np.int64(10), 0.5)),
     ],
 )
-def test_schedules_of_ones_own_and_numbers_of_numpy_are_saved(
+def test_optimizer_config_with_user_schedule_or_numpy_numbers_is_saved(
     make: Callable[[], optimizers.Optimizer], tmp_path: Path
 ) -> None:
     optimizer = make()
@@ -174,24 +176,24 @@ def test_schedules_of_ones_own_and_numbers_of_numpy_are_saved(
     assert read_config(path, "optimizer") == json.loads(json.dumps(optimizer.get_config()))
 
 
-def test_a_schedule_of_ones_own_has_a_name_that_nothing_is_made_from() -> None:
-    config = SGD(HalfEachTime()).get_config()
-    assert config["learning_rate"] == {"kind": "HalfEachTime"}
-    with pytest.raises(InvalidArgumentError, match="unknown schedule 'HalfEachTime'"):
+def test_user_schedule_cannot_be_recreated_from_config() -> None:
+    config = SGD(HalvingSchedule()).get_config()
+    assert config["learning_rate"] == {"kind": "HalvingSchedule"}
+    with pytest.raises(InvalidArgumentError, match="unknown schedule 'HalvingSchedule'"):
         optimizers.from_config(config)
 
 
-def test_what_keras_optimizers_have_is_told_with_what_to_write() -> None:
+def test_missing_keras_method_of_optimizer_is_refused_with_remedy() -> None:
     with pytest.raises(AttributeError, match=r"no attribute 'minimize': .*GradientTape"):
         SGD().minimize  # noqa: B018
 
 
-def test_a_function_of_the_step_is_told_to_be_a_schedule() -> None:
+def test_plain_function_as_learning_rate_is_refused_with_remedy() -> None:
     with pytest.raises(InvalidTypeError, match="subclass of LearningRateSchedule"):
         optimizers.SGD(lambda step: 0.1 / step)  # type: ignore[arg-type]
 
 
-def test_a_gradient_of_another_shape_is_refused() -> None:
+def test_gradient_of_wrong_shape_is_refused() -> None:
     variable = Variable(np.zeros(3, np.float32), name="x")
     with pytest.raises(
         InvalidArgumentError, match=r"shape \(2,\) for variable 'x' of shape \(3,\)"
@@ -199,7 +201,7 @@ def test_a_gradient_of_another_shape_is_refused() -> None:
         SGD().apply_gradients([(np.zeros(2), variable)])
 
 
-def test_an_optimizer_and_variables_of_two_places_are_refused() -> None:
+def test_optimizer_refuses_variables_of_other_parameters() -> None:
     optimizer = SGD()
     with local_parameters():
         variable = Variable(np.zeros(3, np.float32), name="elsewhere")
@@ -211,7 +213,7 @@ def test_an_optimizer_and_variables_of_two_places_are_refused() -> None:
 
 
 @pytest.mark.parametrize("rate", [-1.0, float("nan"), float("inf")])
-def test_a_rate_that_cannot_be_is_refused(rate: float) -> None:
+def test_invalid_learning_rate_and_epsilon_are_refused(rate: float) -> None:
     with pytest.raises(InvalidArgumentError, match="learning_rate must"):
         SGD(rate)
     with pytest.raises(InvalidArgumentError, match="epsilon must"):
@@ -231,7 +233,9 @@ def test_a_rate_that_cannot_be_is_refused(rate: float) -> None:
         lambda: optimizers.Ftrl(0.1, l1_regularization_strength=0.2),
     ],
 )
-def test_configuration_makes_the_same_rule_again(make: Callable[[], optimizers.Optimizer]) -> None:
+def test_optimizer_is_recreated_from_its_configuration(
+    make: Callable[[], optimizers.Optimizer],
+) -> None:
     optimizer = make()
     config = optimizer.get_config()
     again = optimizers.from_config(json.loads(json.dumps(config)))
@@ -240,12 +244,12 @@ def test_configuration_makes_the_same_rule_again(make: Callable[[], optimizers.O
     assert again.learning_rate == optimizer.learning_rate
 
 
-def test_an_unknown_configuration_names_what_there_is() -> None:
+def test_unknown_optimizer_name_error_lists_known_names() -> None:
     with pytest.raises(InvalidArgumentError, match=r"unknown optimizer 'lamb'.*adam, ftrl"):
         optimizers.from_config({"name": "lamb", "learning_rate": 0.1})
 
 
-def test_a_schedule_gives_each_step_its_rate() -> None:
+def test_optimizer_uses_rate_of_schedule_at_each_step() -> None:
     variable = Variable(np.zeros(3, np.float32), name="x")
     optimizer = SGD(schedules.PiecewiseConstantDecay([0, 1], [1.0, 0.1, 0.01]))
     for _ in range(20):
@@ -256,7 +260,7 @@ def test_a_schedule_gives_each_step_its_rate() -> None:
     np.testing.assert_allclose(variable.numpy(), -2.28 * GRADIENT, rtol=1e-5)
 
 
-def test_a_copy_in_another_process_goes_on_with_the_schedule() -> None:
+def test_pickled_step_counter_continues_schedule() -> None:
     variable = Variable(np.zeros(3, np.float32), name="x")
     optimizer = SGD(schedules.PiecewiseConstantDecay([0], [1.0, 0.0]))
     optimizer.apply_gradients([(GRADIENT, variable)])
@@ -264,7 +268,7 @@ def test_a_copy_in_another_process_goes_on_with_the_schedule() -> None:
     assert counter.next_step(optimizer.iterations) == 1
 
 
-def test_in_rounds_each_closure_looks_which_step_it_is_of() -> None:
+def test_step_counter_is_read_again_by_each_closure_under_sync_rounds() -> None:
     """A trainer may have taken no part in the rounds before."""
     optimizer = SGD(0.1)
     servers: Any = optimizer.iterations.parameters
@@ -278,7 +282,7 @@ def test_in_rounds_each_closure_looks_which_step_it_is_of() -> None:
     assert steps == [0, 1, 5, 6, 10, 11]
 
 
-def test_after_a_restore_a_schedule_goes_on_where_the_checkpoint_was(tmp_path: Path) -> None:
+def test_schedule_continues_from_checkpointed_step_after_restore(tmp_path: Path) -> None:
     variable = Variable(np.zeros(3, np.float32), name="x")
     optimizer = SGD(schedules.PiecewiseConstantDecay([2], [1.0, 0.0]))
     checkpoint = Checkpoint(x=variable, optimizer=optimizer)
@@ -294,7 +298,7 @@ def test_after_a_restore_a_schedule_goes_on_where_the_checkpoint_was(tmp_path: P
     np.testing.assert_array_equal(variable.numpy(), -3 * GRADIENT)
 
 
-def test_a_rate_that_a_program_sets_is_saved_and_goes_back(tmp_path: Path) -> None:
+def test_assigned_learning_rate_is_saved_and_restored(tmp_path: Path) -> None:
     optimizer = SGD(schedules.PiecewiseConstantDecay([0], [1.0, 0.5]))
     checkpoint = Checkpoint(optimizer=optimizer)
     made = checkpoint.save(tmp_path)
@@ -314,7 +318,7 @@ def test_a_rate_that_a_program_sets_is_saved_and_goes_back(tmp_path: Path) -> No
     assert isinstance(optimizer.learning_rate, schedules.PiecewiseConstantDecay)
 
 
-def test_a_schedule_that_a_program_sets_is_saved_and_goes_back(tmp_path: Path) -> None:
+def test_assigned_schedule_is_saved_and_restored(tmp_path: Path) -> None:
     optimizer = SGD(1.0)
     schedule = schedules.PiecewiseConstantDecay(np.array([1, 3]), [1.0, 0.5, 0.25])
     optimizer.learning_rate = schedule
@@ -330,32 +334,34 @@ def test_a_schedule_that_a_program_sets_is_saved_and_goes_back(tmp_path: Path) -
         again.learning_rate = 0.1
 
 
-def test_a_checkpoint_that_does_not_say_a_rate_leaves_it() -> None:
+def test_checkpoint_without_learning_rate_leaves_rate_unchanged() -> None:
     optimizer = SGD(1.0)
     optimizer.learning_rate = 0.1
     optimizer.restore_rate({})
     assert optimizer.learning_rate == 0.1
 
 
-class Other(schedules.LearningRateSchedule):
+class UserSchedule(schedules.LearningRateSchedule):
     def __call__(self, step: int) -> float:
         return 1.0 / (1 + step)
 
 
-def test_a_schedule_that_cannot_be_saved_is_told_where_it_is_lost(tmp_path: Path) -> None:
+def test_restore_warns_of_assigned_user_schedule_that_was_not_saved(tmp_path: Path) -> None:
     optimizer = SGD(1.0)
-    optimizer.learning_rate = Other()
+    optimizer.learning_rate = UserSchedule()
     saved = Checkpoint(optimizer=optimizer).save(tmp_path)
     Checkpoint(optimizer=optimizer).restore(saved)
-    assert isinstance(optimizer.learning_rate, Other)
+    assert isinstance(optimizer.learning_rate, UserSchedule)
     again = SGD(0.1)
-    with pytest.warns(DataServiceWarning, match=r"set optimizer.learning_rate = Other\(\.\.\.\)"):
+    with pytest.warns(
+        DataServiceWarning, match=r"set optimizer.learning_rate = UserSchedule\(\.\.\.\)"
+    ):
         Checkpoint(optimizer=again).restore(saved)
     assert again.learning_rate == 0.1
 
 
 @pytest.mark.parametrize("change", ["assign", "assign_add", "assign_sub"])
-def test_what_is_assigned_to_the_counter_holds_from_the_next_step(change: str) -> None:
+def test_assigned_iterations_take_effect_at_next_step(change: str) -> None:
     variable = Variable(np.zeros(3, np.float32), name="x")
     optimizer = SGD(schedules.PiecewiseConstantDecay([2], [1.0, 0.0]))
     optimizer.iterations.assign(100)
@@ -368,7 +374,7 @@ def test_what_is_assigned_to_the_counter_holds_from_the_next_step(change: str) -
     np.testing.assert_array_equal(variable.numpy(), -2 * GRADIENT)
 
 
-def test_a_global_norm_bounds_all_variables_together() -> None:
+def test_global_clipnorm_bounds_norm_over_all_variables() -> None:
     variables = [Variable(np.zeros(2, np.float32), name=name) for name in "ab"]
     gradients = [np.array([3.0, 0.0], np.float32), np.array([0.0, 4.0], np.float32)]
     SGD(1.0, global_clipnorm=1.0).apply_gradients(zip(gradients, variables, strict=True))
@@ -378,7 +384,7 @@ def test_a_global_norm_bounds_all_variables_together() -> None:
 
 
 @pytest.mark.parametrize("bound", ["norm", "global_norm"])
-def test_a_norm_of_rows_does_not_depend_on_how_shards_order_them(bound: str) -> None:
+def test_clipped_row_gradients_do_not_depend_on_row_order(bound: str) -> None:
     rng = np.random.default_rng(0)
     table, rows = Variable(np.zeros((500, 3), np.float32)), rng.normal(size=(500, 3))
     clipping, ends = Clipping(**{bound: 0.1}), []
@@ -398,7 +404,9 @@ def test_a_norm_of_rows_does_not_depend_on_how_shards_order_them(bound: str) -> 
         ({"l2": -0.1}, "l2 must not be negative"),
     ],
 )
-def test_bounds_that_cannot_be_are_refused(options: dict[str, float], message: str) -> None:
+def test_invalid_clipping_and_l2_options_are_refused(
+    options: dict[str, float], message: str
+) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
         SGD(0.1, **options)
 
@@ -416,12 +424,14 @@ def test_bounds_that_cannot_be_are_refused(options: dict[str, float], message: s
         (lambda: schedules.from_config({"kind": "Sawtooth"}), "unknown schedule 'Sawtooth'"),
     ],
 )
-def test_numbers_that_make_no_rule_are_refused(make: Callable[[], object], message: str) -> None:
+def test_invalid_optimizer_and_schedule_parameters_are_refused(
+    make: Callable[[], object], message: str
+) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
         make()
 
 
-def test_rare_rows_keep_their_own_count_of_updates() -> None:
+def test_adam_counts_updates_per_row() -> None:
     layer, optimizer = Embedding(4, 2), optimizers.Adam(0.1)
     before = layer.variables[0].numpy()
     for ids in ([0], [0], [0], [0, 3]):
@@ -436,7 +446,7 @@ def test_rare_rows_keep_their_own_count_of_updates() -> None:
     np.testing.assert_array_equal(moved[1:3], 0.0)
 
 
-def test_a_rule_travels_as_a_text_that_is_read_once() -> None:
+def test_optimizer_rule_text_is_parsed_once() -> None:
     rate: float = np.float32(0.5)  # type: ignore[assignment]
     rule = OptimizerSpec(
         name="adagrad", learning_rate=rate, parameters={"epsilon": 0.25}, slots=(0.1,)

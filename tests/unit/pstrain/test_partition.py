@@ -25,12 +25,12 @@ def _sizes(rows: int, shards: int) -> list[int]:
     return [stop - start for start, stop in split_rows(rows, shards)]
 
 
-def test_without_rows_there_is_one_shard() -> None:
+def test_variable_without_rows_has_one_shard() -> None:
     assert _sizes(0, 1) == [0]
     assert shard_count(FixedShardsPartitioner(2), (0, 3), "float32") == 1
 
 
-def test_the_first_shards_hold_one_row_more() -> None:
+def test_first_shards_hold_remaining_rows() -> None:
     assert _sizes(13, 5) == [3, 3, 3, 2, 2]
     assert _sizes(10, 4) == [3, 3, 2, 2]
     assert split_rows(4, 2) == ((0, 2), (2, 4))
@@ -47,12 +47,12 @@ def test_shards_cover_all_rows_in_order(rows: int, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("shards", [0, -1, 4])
-def test_no_shard_may_be_empty(shards: int) -> None:
+def test_split_into_empty_shards_is_refused(shards: int) -> None:
     with pytest.raises(InvalidArgumentError, match="3 rows"):
         split_rows(3, shards)
 
 
-def test_fixed_shards() -> None:
+def test_fixed_shards_partitioner_splits_given_axis() -> None:
     assert FixedShardsPartitioner(2)((6, 3), "float32") == [2, 1]
     assert FixedShardsPartitioner(8)((6, 3), "float32") == [6, 1]
     assert FixedShardsPartitioner(2)((6, 4), "float32", axis=1) == [1, 2]
@@ -61,12 +61,12 @@ def test_fixed_shards() -> None:
 @pytest.mark.parametrize(
     ("rows", "max_shards", "shards"), [(65_537, 8, 2), (65_536, 8, 1), (65_537, 1, 1)]
 )
-def test_min_size_rounds_up(rows: int, max_shards: int, shards: int) -> None:
+def test_min_size_partitioner_rounds_up(rows: int, max_shards: int, shards: int) -> None:
     assert MinSizePartitioner(max_shards=max_shards)((rows,), "float32") == [shards]
 
 
 @pytest.mark.parametrize(("max_shards", "shards"), [(1, 1), (2, 2), (16, 16), (64, 16)])
-def test_min_size_of_a_square(max_shards: int, shards: int) -> None:
+def test_min_size_partitioner_limits_shards_of_square_matrix(max_shards: int, shards: int) -> None:
     partitioner = MinSizePartitioner(256 << 10, max_shards=max_shards)
     assert partitioner((1024, 1024), "float32") == [shards, 1]
 
@@ -75,12 +75,14 @@ def test_min_size_of_a_square(max_shards: int, shards: int) -> None:
     ("size_bytes", "max_shards", "shards"),
     [(4, None, 6), (3, None, 6), (20, None, 2), (1024, None, 1), (4, 2, 2)],
 )
-def test_max_size(size_bytes: int, max_shards: int | None, shards: int) -> None:
+def test_max_size_partitioner_limits_shard_size_and_count(
+    size_bytes: int, max_shards: int | None, shards: int
+) -> None:
     partitioner = MaxSizePartitioner(size_bytes, max_shards=max_shards)
     assert partitioner((6, 1), "float32") == [shards, 1]
 
 
-def test_strings_count_as_many_bytes_as_said() -> None:
+def test_max_size_partitioner_counts_bytes_per_string() -> None:
     assert MaxSizePartitioner(32, bytes_per_string=16)((6, 1), np.dtype("U7")) == [3, 1]
 
 
@@ -97,17 +99,17 @@ def test_strings_count_as_many_bytes_as_said() -> None:
         lambda: MinSizePartitioner()((None, 2), "float32"),
     ],
 )
-def test_wrong_sizes_are_refused(make: object) -> None:
+def test_invalid_partitioner_arguments_are_refused(make: object) -> None:
     with pytest.raises(InvalidArgumentError):
         make()  # type: ignore[operator]
 
 
-def test_the_base_class_decides_nothing() -> None:
+def test_partitioner_base_class_is_abstract() -> None:
     with pytest.raises(NotImplementedError):
         Partitioner()((1,), "float32")
 
 
-def test_shard_count_clips_and_leaves_scalars_alone() -> None:
+def test_shard_count_is_limited_by_rows_and_is_one_for_scalars() -> None:
     assert shard_count(lambda **_: [9, 1], (4, 2), "float32") == 4
     assert shard_count(lambda **_: [9], (), "float32") == 1
     assert shard_count(None, (4, 2), "float32") == 1
@@ -118,7 +120,7 @@ def test_shard_count_clips_and_leaves_scalars_alone() -> None:
 @pytest.mark.parametrize(
     "answer", [None, [], [0, 1], [1, 2], [2], 2, "21", [2.5, 1], [None, 1], [float("nan"), 1]]
 )
-def test_shard_count_refuses_what_cannot_be_done(answer: object) -> None:
+def test_shard_count_refuses_invalid_partitioner_answers(answer: object) -> None:
     with pytest.raises(InvalidArgumentError, match="variable_partitioner"):
         shard_count(lambda **_: answer, (4, 2), "float32")  # type: ignore[arg-type, return-value]
 
@@ -127,7 +129,7 @@ def test_shard_count_refuses_what_cannot_be_done(answer: object) -> None:
     "partitioner",
     [FixedShardsPartitioner(2), MinSizePartitioner(max_shards=2), MaxSizePartitioner(8)],
 )
-def test_a_scalar_and_an_open_shape_have_no_shards(partitioner: Any) -> None:
+def test_partitioners_refuse_scalars_and_open_shapes(partitioner: Any) -> None:
     for expected in (ValueError, IndexError):
         with pytest.raises(expected, match="scalar"):
             partitioner((), np.float32)
@@ -152,13 +154,13 @@ def test_a_scalar_and_an_open_shape_have_no_shards(partitioner: Any) -> None:
         (MaxSizePartitioner(32, bytes_per_string=8), (8,), "O", [2]),
     ],
 )
-def test_the_arithmetic_of_every_partitioner(
+def test_partitioners_match_tensorflow_arithmetic(
     partitioner: Any, shape: Any, dtype: Any, expected: list[int]
 ) -> None:
     assert list(partitioner(shape=shape, dtype=dtype)) == expected
 
 
-def test_another_axis_can_be_asked_for() -> None:
+def test_partitioners_accept_axis() -> None:
     assert FixedShardsPartitioner(2)((3, 7), np.float32, axis=1) == [1, 2]
     assert MinSizePartitioner(4, 10)((1, 3), np.float32, axis=1) == [1, 3]
     assert MaxSizePartitioner(4)((1, 3), np.float32, axis=1) == [1, 3]

@@ -9,7 +9,7 @@ from pstrain.presence import Presence
 from pstrain.server import Server
 
 
-def test_it_is_over_when_all_who_came_have_been_gone_for_a_while() -> None:
+def test_presence_is_over_after_all_clients_left_for_grace_period() -> None:
     now_s = 100.0
     presence = Presence(clock=lambda: now_s)
     assert not presence.is_over(0)
@@ -26,13 +26,13 @@ def test_it_is_over_when_all_who_came_have_been_gone_for_a_while() -> None:
     assert not presence.is_over(5)
 
 
-def test_it_is_over_at_once_when_the_program_has_ended() -> None:
+def test_presence_is_over_at_once_when_program_has_ended() -> None:
     presence = Presence()
     with presence:
         presence.record_program_end()
         assert presence.is_over(60)
 
 
-def test_a_grace_is_not_negative() -> None:
+def test_negative_grace_period_is_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="seconds"):
         Server({"ps": ["127.0.0.1:0"]}, exit_with_coordinator=-1.0, start=False)

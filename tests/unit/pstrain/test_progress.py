@@ -22,7 +22,13 @@ class Terminal(io.StringIO):
         return True
 
 
-def begun(stream: io.StringIO) -> ProgressBar:
+class NotebookStream(io.StringIO):
+    """Stands for the stream that ipykernel puts in the place of standard output and error."""
+
+    __module__ = "ipykernel.iostream"
+
+
+def begun_bar(stream: io.StringIO) -> ProgressBar:
     bar = ProgressBar(examples_per_epoch=1_000, stream=stream)
     bar.params = {"epochs": 5, "steps": None}
     bar.on_epoch_begin(1)
@@ -30,10 +36,10 @@ def begun(stream: io.StringIO) -> ProgressBar:
 
 
 @pytest.mark.parametrize("columns", ["80", "200"])
-def test_all_that_matters_fits_a_terminal(columns: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_line_fits_terminal_width(columns: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", columns)
     stream = Terminal()
-    begun(stream).on_train_batch_end(3, LOGS | {"auc": 0.7681})
+    begun_bar(stream).on_train_batch_end(3, LOGS | {"auc": 0.7681})
     drawn = stream.getvalue()
     assert drawn.startswith("\r")
     assert "\n" not in drawn
@@ -43,16 +49,16 @@ def test_all_that_matters_fits_a_terminal(columns: str, monkeypatch: pytest.Monk
     assert ("auc 0.7681" in drawn) is (columns == "200")
 
 
-def test_the_line_of_a_finished_epoch_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_line_of_finished_epoch_is_not_truncated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     stream = Terminal()
-    begun(stream).on_epoch_end(1, LOGS | {"auc": 0.7681, "val_auc": 0.7345, "val_loss": 0.4857})
+    begun_bar(stream).on_epoch_end(1, LOGS | {"auc": 0.7681, "val_auc": 0.7345, "val_loss": 0.4857})
     assert stream.getvalue().endswith("val_auc 0.7345 val_loss 0.4857\n")
 
 
-def test_a_file_gets_one_line_per_epoch() -> None:
+def test_progress_bar_writes_one_line_per_epoch_to_file() -> None:
     stream = io.StringIO()
-    bar = begun(stream)
+    bar = begun_bar(stream)
     bar.on_train_batch_end(3, LOGS)
     assert not stream.getvalue()
     bar.on_epoch_end(1, LOGS)
@@ -60,8 +66,22 @@ def test_a_file_gets_one_line_per_epoch() -> None:
     assert "\r" not in stream.getvalue()
 
 
+def test_notebook_line_is_updated_during_epoch() -> None:
+    stream = NotebookStream()
+    bar = begun_bar(stream)
+    bar.on_train_batch_end(3, LOGS)
+    assert stream.getvalue().startswith("\repoch 2/5")
+    assert "\n" not in stream.getvalue()
+    bar.on_epoch_end(1, LOGS)
+    assert stream.getvalue().count("\n") == 1
+    quiet = ProgressBar(2, stream=(whole := NotebookStream()))
+    quiet.on_epoch_begin(0)
+    quiet.on_train_batch_end(3, LOGS)
+    assert not whole.getvalue()
+
+
 @pytest.mark.parametrize("form", [dict, pa.table, lambda data: ds.Dataset.from_numpy(data)])
-def test_of_rows_in_memory_the_first_epoch_has_a_length(
+def test_progress_of_first_epoch_is_known_for_in_memory_rows(
     form: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pstrain.callbacks.progress._REDRAW_S", 0.0)

@@ -1,3 +1,5 @@
+"""Errors sent between processes: they keep their class, text and attributes where they can."""
+
 from __future__ import annotations
 
 import json
@@ -22,7 +24,7 @@ class BadFile(OSError):
     pass
 
 
-class Counted(ValueError):
+class ErrorWithUnsendableAttribute(ValueError):
     """An error whose text needs an attribute that cannot be sent."""
 
     def __init__(self, what: object) -> None:
@@ -49,24 +51,24 @@ def _round_trip(error: BaseException) -> Exception:
     return remote_errors.decode(remote_errors.encode(_raised(error), "trainer 3"))
 
 
-def test_built_in_errors_come_back_as_themselves_with_the_remote_traceback() -> None:
+def test_builtin_errors_keep_class_and_carry_remote_traceback() -> None:
     error = _round_trip(_round_trip(KeyError("price")))
     assert isinstance(error, KeyError)
     assert error.args == ("price",)
     assert "_raised" in "".join(error.__notes__)
 
 
-def test_our_errors_keep_their_class_and_details() -> None:
+def test_library_errors_keep_class_and_details() -> None:
     error = _round_trip(UserFunctionError("bad", user_traceback="tb", source="f", worker="w"))
     assert isinstance(error, UserFunctionError)
     assert (error.user_traceback, error.source, error.worker) == ("tb", "f", "w")
 
 
-def test_the_end_of_the_data_is_out_of_range() -> None:
+def test_stop_iteration_becomes_out_of_range_error() -> None:
     assert isinstance(_round_trip(StopIteration()), OutOfRangeError)
 
 
-def test_other_errors_become_remote_errors_that_name_the_class() -> None:
+def test_unknown_error_classes_become_remote_errors_naming_the_class() -> None:
     class Odd(Exception):
         pass
 
@@ -79,7 +81,7 @@ def test_other_errors_become_remote_errors_that_name_the_class() -> None:
     assert "raise error" in error.remote_traceback
 
 
-def test_a_class_of_the_program_comes_back_as_itself_although_its_arguments_are_its_own() -> None:
+def test_user_error_with_own_constructor_keeps_class_and_attributes() -> None:
     error = _round_trip(_round_trip(BadRow(7, "no price")))
     assert type(error) is BadRow
     assert str(error) == "row 7: no price"
@@ -89,7 +91,7 @@ def test_a_class_of_the_program_comes_back_as_itself_although_its_arguments_are_
 
 
 @pytest.mark.parametrize("cls", [FileNotFoundError, BadFile])
-def test_errors_of_files_keep_their_number_and_name(cls: type[OSError]) -> None:
+def test_file_errors_keep_errno_and_filename(cls: type[OSError]) -> None:
     error = _round_trip(cls(2, "No such file", "x.csv"))
     assert isinstance(error, cls)
     assert (error.errno, error.filename) == (2, "x.csv")
@@ -98,7 +100,7 @@ def test_errors_of_files_keep_their_number_and_name(cls: type[OSError]) -> None:
 @pytest.mark.parametrize(
     "original", [KeyError("price"), BadData.Nested("price"), BadData("rows"), ValueError(1, "x")]
 )
-def test_the_text_is_that_of_the_original(original: Exception) -> None:
+def test_error_keeps_text_and_arguments(original: Exception) -> None:
     error = _round_trip(original)
     assert type(error) is type(original)
     assert str(error) == str(original)
@@ -106,7 +108,7 @@ def test_the_text_is_that_of_the_original(original: Exception) -> None:
 
 
 @pytest.mark.parametrize("base", [ValueError, OSError, LookupError, BadRow, UnicodeDecodeError])
-def test_a_class_that_is_not_known_here_is_caught_by_those_above_that_are(
+def test_unimportable_error_class_is_instance_of_its_importable_bases(
     base: type[Exception],
 ) -> None:
     local = type("Local", (base,), {"__init__": lambda _: None, "__str__": lambda _: "so"})
@@ -117,21 +119,21 @@ def test_a_class_that_is_not_known_here_is_caught_by_those_above_that_are(
     assert error.remote_class.endswith("Local")
 
 
-def test_a_class_whose_text_would_be_another_is_not_made_again() -> None:
-    error = _round_trip(Counted(object()))
+def test_error_whose_text_would_change_becomes_remote_error() -> None:
+    error = _round_trip(ErrorWithUnsendableAttribute(object()))
     assert isinstance(error, RemoteError)
     assert isinstance(error, ValueError)
     assert "of <object object" in str(error)
 
 
-def test_a_local_class_of_ours_comes_back_as_ours() -> None:
+def test_local_subclass_of_library_error_becomes_library_error() -> None:
     class Mine(DataError):
         pass
 
     assert type(_round_trip(Mine("rows"))) is DataError
 
 
-def test_errors_whose_text_fails_are_told_all_the_same() -> None:
+def test_error_whose_str_raises_is_still_sent() -> None:
     class Odd(ValueError):
         def __str__(self) -> str:
             raise KeyError("no text")
@@ -141,7 +143,7 @@ def test_errors_whose_text_fails_are_told_all_the_same() -> None:
     assert "no text" in str(error)
 
 
-def test_large_arguments_stay_behind() -> None:
+def test_large_error_arguments_are_not_sent() -> None:
     text = remote_errors.encode(_raised(ValueError(bytes(1 << 20))), "trainer 3")
     assert json.loads(text)["args"] is None
     assert isinstance(remote_errors.decode(text), ValueError)
@@ -150,7 +152,7 @@ def test_large_arguments_stay_behind() -> None:
 @pytest.mark.parametrize(
     "named", [("os", "system"), ("pstrain", "Variable"), ("no.such", "Error"), ("sys", "exit.x")]
 )
-def test_names_of_what_is_no_exception_make_nothing(named: tuple[str, str]) -> None:
+def test_decoding_names_that_are_no_exceptions_gives_remote_error(named: tuple[str, str]) -> None:
     value = json.loads(remote_errors.encode(_raised(BadRow(1, "x")), "trainer 3"))
     value["classes"][0] = named
     error = remote_errors.decode(json.dumps(value))
@@ -158,14 +160,14 @@ def test_names_of_what_is_no_exception_make_nothing(named: tuple[str, str]) -> N
     assert isinstance(error, ValueError)
 
 
-def test_ends_of_the_process_are_remote_errors_alone_and_in_groups() -> None:
+def test_system_exit_and_keyboard_interrupt_become_remote_errors() -> None:
     for original in (BaseExceptionGroup("several", [KeyboardInterrupt()]), SystemExit(3)):
         error = _round_trip(original)
         assert isinstance(error, RemoteError)
         assert type(original).__name__ in str(error)
 
 
-def test_a_group_comes_back_with_its_members() -> None:
+def test_exception_group_keeps_its_members() -> None:
     inner = ExceptionGroup("inner", [KeyError("k")])
     group = ExceptionGroup("several", [ValueError("v"), inner, BadRow(3, "empty")])
     back = remote_errors.decode(remote_errors.encode(group, "trainer 0"))
@@ -177,7 +179,7 @@ def test_a_group_comes_back_with_its_members() -> None:
     assert [type(each) for each in rest.exceptions] == [ValueError, BadRow]
 
 
-def test_a_group_of_very_many_is_told_by_its_text() -> None:
+def test_huge_exception_group_is_sent_as_text() -> None:
     group = ExceptionGroup("several", [ValueError(n) for n in range(1000)])
     text = remote_errors.encode(group, "trainer 0")
     assert len(text) < 1 << 20

@@ -18,34 +18,34 @@ VALUE = np.arange(6.0).reshape(2, 3)
 
 
 @pytest.mark.parametrize("op", [ps.ReduceOp.SUM, "sum", "SUM", "ReduceOp.Sum"])
-def test_sum_over_an_axis(op: Any) -> None:
+def test_reduce_sum_over_axis(op: Any) -> None:
     assert Replica().reduce(op, VALUE, axis=0).tolist() == [3.0, 5.0, 7.0]
     assert Replica().reduce(op, VALUE, axis=None) is VALUE
     assert Replica().reduce(op, Tensor(VALUE), axis=-1).tolist() == [3.0, 12.0]
 
 
 @pytest.mark.parametrize("op", [ps.ReduceOp.MEAN, "mean"])
-def test_mean_over_an_axis_divides_by_the_count(op: Any) -> None:
+def test_reduce_mean_over_axis_divides_by_count(op: Any) -> None:
     assert Replica().reduce(op, VALUE, axis=1).tolist() == [1.0, 4.0]
     both = Replica().reduce(op, {"a": VALUE, "b": (VALUE, [VALUE])}, axis=0)
     assert both["b"][1][0].tolist() == both["a"].tolist() == [1.5, 2.5, 3.5]
 
 
-def test_a_list_of_numbers_is_one_value() -> None:
+def test_reduce_treats_list_of_numbers_as_one_value() -> None:
     assert Replica().reduce("SUM", [1, 2.5], axis=0) == 3.5
     assert Replica().reduce("MEAN", ([1, 2], VALUE), axis=0)[0] == 1.5
     assert Replica().reduce("SUM", [1, 2], axis=None) == [1, 2]
     assert Replica().gather([1, 2], axis=0).tolist() == [1, 2]
 
 
-def test_a_trainer_makes_no_variables_and_run_calls_functions() -> None:
+def test_replica_scope_is_refused_and_run_needs_function() -> None:
     with pytest.raises(FailedPreconditionError, match="make them in the program"):
         Replica().scope()
     with pytest.raises(InvalidTypeError, match="function that run calls must be a function, got 3"):
         Replica().run(3)  # type: ignore[arg-type]
 
 
-def test_what_reduce_refuses() -> None:
+def test_reduce_refuses_invalid_op_and_axis() -> None:
     strategy = Replica()
     with pytest.raises(ValueError, match="MAX"):
         strategy.reduce("MAX", VALUE, axis=None)
@@ -59,7 +59,7 @@ def test_what_reduce_refuses() -> None:
         strategy.reduce("SUM", VALUE, axis=0.5)  # type: ignore[arg-type]
 
 
-def test_gather_joins_one_value() -> None:
+def test_gather_of_single_replica_returns_its_value() -> None:
     assert Replica().gather(VALUE, axis=0).tolist() == VALUE.tolist()
     with pytest.raises(InvalidArgumentError, match="axis 5"):
         Replica().gather(VALUE, axis=5)
@@ -72,7 +72,7 @@ def test_gather_joins_one_value() -> None:
         lambda strategy: strategy.gather(VALUE, axis=0),
     ],
 )
-def test_reductions_have_no_meaning_inside_run(call: Callable[[Replica], Any]) -> None:
+def test_reduce_and_gather_inside_run_are_refused(call: Callable[[Replica], Any]) -> None:
     strategy = Replica()
     with pytest.raises(FailedPreconditionError, match=r"strategy\.run"):
         strategy.run(call, args=(strategy,))
@@ -80,7 +80,7 @@ def test_reductions_have_no_meaning_inside_run(call: Callable[[Replica], Any]) -
     assert strategy.run(lambda: 4) == 4
 
 
-def test_outside_of_scopes_this_process_is_the_only_replica() -> None:
+def test_process_outside_scope_is_the_only_replica() -> None:
     assert not ps.in_cross_replica_context()
     context = ps.get_replica_context()
     assert context is not None
@@ -91,7 +91,7 @@ def test_outside_of_scopes_this_process_is_the_only_replica() -> None:
         assert ps.get_replica_context() is None
 
 
-def test_the_replica_context_is_that_of_the_only_replica() -> None:
+def test_replica_context_inside_run_is_of_single_replica() -> None:
     def inside() -> tuple[Any, ...]:
         context = ps.get_replica_context()
         merged = context.merge_call(lambda _, x: (ps.in_cross_replica_context(), x), (7,))
@@ -106,7 +106,7 @@ def test_the_replica_context_is_that_of_the_only_replica() -> None:
     assert Replica().run(inside) == (False, 0, 1, 3, (True, 7))
 
 
-def test_in_rounds_a_trainer_is_one_of_several_replicas() -> None:
+def test_trainer_under_sync_rounds_is_one_of_several_replicas() -> None:
     strategy = Replica(3)
 
     def inside() -> tuple[int, int]:
@@ -123,7 +123,7 @@ def test_in_rounds_a_trainer_is_one_of_several_replicas() -> None:
         assert Replica().run(inside) == (0, 1)
 
 
-def test_values_of_the_only_replica() -> None:
+def test_single_replica_has_one_local_result() -> None:
     strategy = Replica()
     assert strategy.num_replicas_in_sync == 1
     assert strategy.experimental_local_results(3) == (3,)
@@ -133,7 +133,7 @@ def test_values_of_the_only_replica() -> None:
     assert made == (0, 1)
 
 
-def test_run_wants_a_tuple_or_list() -> None:
+def test_run_refuses_invalid_args_and_kwargs() -> None:
     with pytest.raises(ValueError, match="int"):
         Replica().run(print, args=3)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="kwargs must be a dict, got list"):
@@ -141,7 +141,7 @@ def test_run_wants_a_tuple_or_list() -> None:
     assert Replica().run(lambda a, b: a + b, [1], {"b": 2}) == 3
 
 
-def test_sparse_values_are_not_gathered() -> None:
+def test_gather_refuses_sparse_values() -> None:
     slices = ps.IndexedSlices(np.ones((1, 2)), np.array([0]))
     with pytest.raises(NotImplementedError, match="sparse"):
         Replica().gather(slices, axis=0)

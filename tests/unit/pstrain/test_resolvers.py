@@ -16,7 +16,7 @@ def simple(cluster: dict[str, Any], **options: Any) -> ps.SimpleClusterResolver:
     return ps.SimpleClusterResolver(ps.ClusterSpec(cluster), **options)
 
 
-def test_a_union_puts_lists_together_and_merges_numbered_tasks() -> None:
+def test_union_resolver_joins_task_lists_and_merges_numbered_tasks() -> None:
     union = ps.UnionResolver(
         simple({"worker": ["a:1"], "ps": ["p:1"]}, task_type="ps", task_id=1, rpc_layer="grpc"),
         simple({"worker": ["b:1", "c:1"]}),
@@ -30,12 +30,12 @@ def test_a_union_puts_lists_together_and_merges_numbered_tasks() -> None:
     assert union.master("worker", 2) == "grpc://c:1"
 
 
-def test_a_union_takes_task_0_for_a_task() -> None:
+def test_union_resolver_accepts_task_id_zero() -> None:
     union = ps.UnionResolver(simple({"worker": ["a:1"]}, task_type="ps", task_id=5), task_id=0)
     assert (union.task_type, union.task_id) == ("ps", 0)
 
 
-def test_what_makes_no_union_is_refused() -> None:
+def test_union_resolver_refuses_invalid_or_clashing_resolvers() -> None:
     with pytest.raises(ValueError, match="at least one"):
         ps.UnionResolver()
     with pytest.raises(TypeError, match="str"):
@@ -52,7 +52,7 @@ def slurm(monkeypatch: pytest.MonkeyPatch, **variables: str) -> None:
         monkeypatch.setenv(f"SLURM_{name}", value)
 
 
-def test_slurm_deals_the_steps_tasks_to_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slurm_resolver_assigns_step_tasks_to_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
     slurm(
         monkeypatch,
         PROCID="3",
@@ -71,14 +71,14 @@ def test_slurm_deals_the_steps_tasks_to_jobs(monkeypatch: pytest.MonkeyPatch) ->
     assert ps.SlurmClusterResolver(port_base=9).cluster_spec().num_tasks("worker") == 5
 
 
-def test_slurm_nodes_keep_the_order_of_their_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slurm_resolver_keeps_nodes_in_rank_order(monkeypatch: pytest.MonkeyPatch) -> None:
     slurm(monkeypatch, PROCID="1", STEP_NODELIST="n[9-11]")
     resolver = ps.SlurmClusterResolver({"worker": 3}, tasks_per_node=1, port_base=1)
     assert resolver.cluster_spec().job_tasks("worker") == ["n9:1", "n10:1", "n11:1"]
     assert resolver.master() == "grpc://n10:1"
 
 
-def test_slurm_deals_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slurm_resolver_assigns_gpus_to_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     slurm(monkeypatch, PROCID="3")
     nodes = {"a": 2, "b": 2}
@@ -92,7 +92,9 @@ def test_slurm_deals_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
         )
 
 
-def test_slurm_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slurm_resolver_error_names_missing_variable_or_tasks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.delenv("SLURM_PROCID", raising=False)
     with pytest.raises(RuntimeError, match="SLURM_PROCID"):
         ps.SlurmClusterResolver()
@@ -110,23 +112,23 @@ def test_slurm_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
         ("r[1-2]n[3-4]", ["r1n3", "r1n4", "r2n3", "r2n4"]),
     ],
 )
-def test_host_lists_are_expanded(text: str, hosts: list[str]) -> None:
+def test_slurm_host_lists_are_expanded(text: str, hosts: list[str]) -> None:
     assert expand_hostlist(text) == hosts
 
 
 @pytest.mark.parametrize("text", ["n[1-", "n[a-b]", "n]1[", ""])
-def test_a_bad_host_list_is_shown(text: str) -> None:
+def test_malformed_slurm_host_list_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="host list"):
         expand_hostlist(text)
 
 
-def test_tasks_per_node_are_expanded() -> None:
+def test_slurm_tasks_per_node_are_expanded() -> None:
     assert expand_tasks_per_node("3(x2),2,1") == [3, 3, 2, 1]
     with pytest.raises(ValueError, match="tasks per node"):
         expand_tasks_per_node("3x2")
 
 
-def test_stateful_sets_are_found_by_their_names(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kubernetes_resolver_names_pods_of_stateful_sets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POD_NAMESPACE", "ml")
     monkeypatch.setenv("POD_NAME", "train-ps-1")
     resolver = ps.KubernetesClusterResolver.from_stateful_sets(
@@ -140,7 +142,7 @@ def test_stateful_sets_are_found_by_their_names(monkeypatch: pytest.MonkeyPatch)
     assert (resolver.task_type, resolver.task_id) == ("ps", 1)
 
 
-def test_a_client_of_the_kubernetes_package_may_be_given(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kubernetes_resolver_accepts_override_client(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("POD_NAME", raising=False)
     monkeypatch.delenv("HOSTNAME", raising=False)
     pod = types.SimpleNamespace(
@@ -171,7 +173,7 @@ def test_a_client_of_the_kubernetes_package_may_be_given(monkeypatch: pytest.Mon
         ({}, {"gpus_per_node": -1}, "negative"),
     ],
 )
-def test_slurm_names_what_is_wrong(
+def test_slurm_resolver_refuses_invalid_variables_and_arguments(
     monkeypatch: pytest.MonkeyPatch, variables: Any, arguments: Any, message: str
 ) -> None:
     step = {"STEP_NUM_TASKS": "3", "STEP_NODELIST": "n[1-3]", "STEP_TASKS_PER_NODE": "1(x3)"}
@@ -182,7 +184,7 @@ def test_slurm_names_what_is_wrong(
 
 
 @pytest.mark.parametrize("replicas", [-1, "2", ("name", None)])
-def test_a_stateful_set_has_a_number_of_pods(replicas: Any) -> None:
+def test_invalid_stateful_set_replicas_are_refused(replicas: Any) -> None:
     with pytest.raises(ValueError, match="replicas"):
         ps.KubernetesClusterResolver.from_stateful_sets(
             {"worker": replicas}, service="s", namespace="n"
@@ -190,6 +192,6 @@ def test_a_stateful_set_has_a_number_of_pods(replicas: Any) -> None:
 
 
 @pytest.mark.parametrize("labels", [["role=worker"], {"worker": "role=worker"}])
-def test_labels_of_pods_are_lists_by_job(labels: Any) -> None:
+def test_invalid_job_to_label_mapping_is_refused(labels: Any) -> None:
     with pytest.raises(TypeError, match="job_to_label_mapping"):
         ps.KubernetesClusterResolver(labels)

@@ -1,3 +1,5 @@
+"""Results of closures as bytes: types and shapes are kept, malformed bytes are refused."""
+
 from __future__ import annotations
 
 import contextlib
@@ -26,7 +28,7 @@ structures = st.recursive(
 
 
 @given(structures)
-def test_structures_come_back_as_they_were(value: object) -> None:
+def test_encoded_structures_are_decoded_unchanged(value: object) -> None:
     assert results.decode(results.encode(value)) == value
 
 
@@ -46,7 +48,7 @@ def test_arrays_scalars_and_batches_keep_type_and_shape() -> None:
     assert back["b"].equals(batch)
 
 
-def test_arrays_of_many_zeros_travel_compressed() -> None:
+def test_arrays_of_many_zeros_are_compressed() -> None:
     counts = np.zeros((32_768, 2))
     counts[::1000] = 3.5
     noise = np.random.default_rng(0).random(10_000)
@@ -59,7 +61,7 @@ def test_arrays_of_many_zeros_travel_compressed() -> None:
 
 
 @pytest.mark.parametrize("size", [b"900000", b"100001", b"099999"])
-def test_sizes_that_are_not_those_of_the_data_are_refused(size: bytes) -> None:
+def test_wrong_size_of_compressed_array_is_refused(size: bytes) -> None:
     data = results.encode(np.zeros(100_000, np.uint8))
     assert b"100000" in data
     with pytest.raises(InvalidArgumentError):
@@ -67,14 +69,14 @@ def test_sizes_that_are_not_those_of_the_data_are_refused(size: bytes) -> None:
 
 
 @pytest.mark.parametrize("at", [0, 4, -1])
-def test_damage_in_compressed_arrays_is_an_error(at: int) -> None:
+def test_damaged_compressed_array_is_refused(at: int) -> None:
     data = bytearray(results.encode(np.zeros(100_000, np.uint8)))
     data[data.index(b"\x04\x22\x4d\x18") + at if at >= 0 else -1] ^= 0xFF
     with pytest.raises(InvalidArgumentError):
         results.decode(bytes(data))
 
 
-def test_what_has_an_array_form_travels_as_an_array() -> None:
+def test_objects_with_array_method_are_encoded_as_arrays() -> None:
     class Loss:
         def __array__(self, dtype: object = None, copy: object = None) -> np.ndarray:
             return np.array([1.5])
@@ -82,25 +84,25 @@ def test_what_has_an_array_form_travels_as_an_array() -> None:
     np.testing.assert_array_equal(results.decode(results.encode([Loss(), b"x"]))[0], [1.5])
 
 
-def test_other_types_are_refused_by_name() -> None:
+def test_unsupported_result_type_is_refused_by_name() -> None:
     with pytest.raises(InvalidArgumentError, match="can't return a set"):
         results.encode({"x": {1, 2}})
 
 
-def test_a_frame_would_lose_the_names_of_its_columns() -> None:
+def test_data_frame_result_is_refused_with_remedy() -> None:
     frame = pytest.importorskip("pandas").DataFrame({"a": [1, 2]})
     with pytest.raises(InvalidArgumentError, match=r"DataFrame.*pyarrow\.Table\.from_pandas"):
         results.encode([frame])
     np.testing.assert_array_equal(results.decode(results.encode(frame["a"])), [1, 2])
 
 
-def test_tables_travel_as_tables() -> None:
+def test_arrow_tables_are_decoded_as_tables() -> None:
     table = pa.table({"x": [1, 2, 3]})
     assert results.decode(results.encode({"t": table}))["t"].equals(table)
 
 
 @given(st.binary(max_size=200))
-def test_damaged_bytes_are_an_error_not_a_crash(data: bytes) -> None:
+def test_arbitrary_bytes_raise_at_most_invalid_argument(data: bytes) -> None:
     with contextlib.suppress(InvalidArgumentError):
         results.decode(data)
 
@@ -129,12 +131,12 @@ def stream_without_batches() -> bytes:
         (b'["sparse", 0, "<U8", [4], "|i1", "|i1"]', b""),
     ],
 )
-def test_what_is_never_encoded_is_an_error(tree: bytes, buffer: bytes) -> None:
+def test_malformed_result_tree_is_refused(tree: bytes, buffer: bytes) -> None:
     with pytest.raises(InvalidArgumentError, match="not an encoded result"):
         results.decode(message(tree, buffer))
 
 
-def test_no_more_room_is_made_than_compressed_data_can_fill(
+def test_implausible_decompressed_size_is_refused_before_allocation(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     size = 1 << 50
@@ -152,7 +154,7 @@ class Losses(NamedTuple):
         x: int
 
 
-def test_named_tuples_keep_their_class_and_fields() -> None:
+def test_named_tuples_keep_class_and_fields() -> None:
     value = {"a": Losses(1.5, np.float32(2)), "b": [Losses.Inner(3)]}
     back = results.decode(results.encode(value))
     assert back == value
@@ -161,7 +163,7 @@ def test_named_tuples_keep_their_class_and_fields() -> None:
     assert type(back["b"][0]) is Losses.Inner
 
 
-def test_named_tuples_of_a_class_that_is_not_here_keep_their_fields() -> None:
+def test_named_tuple_of_unimportable_class_keeps_its_fields() -> None:
     def local() -> tuple[Any, ...]:
         class Step(NamedTuple):
             loss: float
@@ -189,6 +191,6 @@ def _holds_itself() -> list[Any]:
         (_holds_itself(), "a list that holds itself"),
     ],
 )
-def test_what_would_come_back_as_another_value_is_refused(value: Any, message: str) -> None:
+def test_values_that_encoding_would_change_are_refused(value: Any, message: str) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
         results.encode(value)

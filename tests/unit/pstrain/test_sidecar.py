@@ -45,7 +45,7 @@ def losses(results: list[dict[str, Any]]) -> list[float]:
     return [result["metrics"]["loss"] for result in results]
 
 
-def test_every_checkpoint_is_evaluated_and_the_best_is_told(
+def test_every_checkpoint_is_evaluated_and_best_is_recorded(
     tmp_path: pathlib.Path, trained: list[dict[str, float]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     results = ps.SidecarEvaluator(model(), data(), tmp_path, every=True, timeout=0).start()
@@ -59,7 +59,7 @@ def test_every_checkpoint_is_evaluated_and_the_best_is_told(
     assert "ckpt-3 at step 12: loss" in capsys.readouterr().out
 
 
-def test_the_newest_alone_is_the_default(
+def test_sidecar_evaluates_newest_checkpoint_by_default(
     tmp_path: pathlib.Path, trained: list[dict[str, float]]
 ) -> None:
     results = ps.SidecarEvaluator(model(), data(), tmp_path, max_evaluations=1, verbose=0).start()
@@ -67,7 +67,7 @@ def test_the_newest_alone_is_the_default(
 
 
 @pytest.mark.usefixtures("trained")
-def test_rows_may_be_weighed(tmp_path: pathlib.Path) -> None:
+def test_sidecar_evaluation_uses_sample_weights(tmp_path: pathlib.Path) -> None:
     weights = np.linspace(0, 1, 256)
     options: dict[str, Any] = {"timeout": 0, "verbose": 0, "sample_weight": weights}
     (result,) = ps.SidecarEvaluator(model(), data(), tmp_path, **options).start()
@@ -79,7 +79,7 @@ def test_rows_may_be_weighed(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.usefixtures("trained")
-def test_it_ends_by_count_by_step_by_time_and_when_told(tmp_path: pathlib.Path) -> None:
+def test_sidecar_ends_by_max_evaluations_last_step_timeout_or_stop(tmp_path: pathlib.Path) -> None:
     def steps(**options: Any) -> list[int]:
         evaluator = ps.SidecarEvaluator(model(), data(), tmp_path, every=True, verbose=0, **options)
         return [result["step"] for result in evaluator.start()]
@@ -104,7 +104,7 @@ def test_it_ends_by_count_by_step_by_time_and_when_told(tmp_path: pathlib.Path) 
 
 
 @pytest.mark.usefixtures("trained")
-def test_steps_are_those_of_the_checkpoint_where_the_model_has_no_optimizer(
+def test_sidecar_reads_step_from_checkpoint_when_model_has_no_optimizer(
     tmp_path: pathlib.Path,
 ) -> None:
     made = ps.models.LogisticRegression(SCHEMA)
@@ -113,7 +113,7 @@ def test_steps_are_those_of_the_checkpoint_where_the_model_has_no_optimizer(
     assert [result["step"] for result in evaluator.start()] == [4, 8]
 
 
-def test_a_last_step_of_checkpoints_without_an_optimizer_is_an_error(
+def test_last_step_with_checkpoint_without_optimizer_is_refused(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ps.Checkpoint(model=model()).save(tmp_path)
@@ -124,7 +124,7 @@ def test_a_last_step_of_checkpoints_without_an_optimizer_is_an_error(
 
 
 @pytest.mark.usefixtures("trained")
-def test_a_later_life_knows_the_best(tmp_path: pathlib.Path) -> None:
+def test_restarted_sidecar_keeps_best_result(tmp_path: pathlib.Path) -> None:
     ps.SidecarEvaluator(model(), data(), tmp_path, timeout=0, verbose=0).start()
     worse = model()
     ps.Checkpoint(model=worse, optimizer=worse.optimizer).save(tmp_path)
@@ -135,7 +135,26 @@ def test_a_later_life_knows_the_best(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.usefixtures("trained")
-def test_a_checkpoint_that_goes_away_is_passed_over(
+def test_restarted_sidecar_counts_earlier_evaluations(
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def steps(most: int) -> list[int]:
+        options: dict[str, Any] = {"every": True, "max_evaluations": most, "verbose": 0}
+        evaluator = ps.SidecarEvaluator(model(), data(), tmp_path, timeout=0, **options)
+        return [result["step"] for result in evaluator.start()]
+
+    assert steps(1) == [4]
+    assert steps(2) == [4, 8], "what is evaluated once more counts once"
+    assert steps(2) == [4], "one evaluation is made before it ends"
+    assert steps(3) == [4, 8, 12]
+    results = tmp_path / "evaluation" / "metrics.jsonl"
+    results.write_text(results.read_text() + '{"checkpoint": "cut o')
+    assert steps(3) == [4]
+    assert "metrics.jsonl" in caplog.text
+
+
+@pytest.mark.usefixtures("trained")
+def test_checkpoint_deleted_before_evaluation_is_skipped(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def vanish(path: str) -> Any:
@@ -152,7 +171,7 @@ def test_a_checkpoint_that_goes_away_is_passed_over(
 
 
 @pytest.mark.usefixtures("trained")
-def test_a_model_of_another_structure_is_an_error(tmp_path: pathlib.Path) -> None:
+def test_model_that_does_not_match_checkpoint_is_refused(tmp_path: pathlib.Path) -> None:
     other = ps.models.LogisticRegression(
         ps.FeatureSchema(categorical={"page": ps.Category(9, hashed=False)})
     )
@@ -160,7 +179,7 @@ def test_a_model_of_another_structure_is_an_error(tmp_path: pathlib.Path) -> Non
         ps.SidecarEvaluator(other, data(), tmp_path, timeout=0).start()
 
 
-def test_what_is_half_written_is_not_seen(tmp_path: pathlib.Path) -> None:
+def test_incomplete_checkpoint_is_not_evaluated(tmp_path: pathlib.Path) -> None:
     made = model()
     folder = pathlib.Path(ps.Checkpoint(model=made, optimizer=made.optimizer).save(tmp_path))
     folder.rename(tmp_path / ".partial-ckpt-1")

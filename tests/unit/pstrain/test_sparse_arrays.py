@@ -20,7 +20,7 @@ LARGEST = 2**63 - 1
     st.sampled_from([np.int64, np.int32, np.uint32, np.float64, np.float32]),
     st.dictionaries(st.integers(0, SIZE - 1), st.integers(-(2**31), 2**31), max_size=8),
 )
-def test_they_come_back_as_they_were(dtype: Any, values: dict[int, int]) -> None:
+def test_packed_sparse_arrays_are_unpacked_unchanged(dtype: Any, values: dict[int, int]) -> None:
     array = np.zeros((2, SIZE // 2), dtype)
     array.reshape(-1)[list(values)] = np.array(list(values.values()), np.int64).astype(dtype)
     sparse = packed(array)
@@ -31,13 +31,13 @@ def test_they_come_back_as_they_were(dtype: Any, values: dict[int, int]) -> None
     np.testing.assert_array_equal(results.decode(results.encode([array]))[0], array)
 
 
-def test_minus_zero_and_nan_are_no_zeros() -> None:
+def test_minus_zero_and_nan_are_preserved() -> None:
     array = np.zeros(SIZE)
     array[5:7] = -0.0, np.nan
     assert results.decode(results.encode(array)).tobytes() == array.tobytes()
 
 
-def test_counts_of_a_report_take_four_bytes_each() -> None:
+def test_sparse_counts_take_about_four_bytes_each() -> None:
     random = np.random.default_rng(0)
     counts = np.zeros((1 << 15, 2, 2), np.int64)
     np.add.at(counts, (random.integers(0, 1 << 15, 8192), random.integers(0, 2, 8192), 0), 256)
@@ -45,7 +45,7 @@ def test_counts_of_a_report_take_four_bytes_each() -> None:
 
 
 @pytest.mark.parametrize("array", [np.ones(SIZE), np.zeros(9), np.zeros(SIZE, np.uint8)])
-def test_others_are_left_as_they_are(array: Any) -> None:
+def test_dense_small_or_byte_arrays_are_not_packed(array: Any) -> None:
     assert packed(array) is None
 
 
@@ -63,12 +63,12 @@ def test_others_are_left_as_they_are(array: Any) -> None:
         (Packed("<i8", "<f8", np.array([*[2, LARGEST, LARGEST, 2], *[0] * 4]).tobytes()), (SIZE,)),
     ],
 )
-def test_what_cannot_have_been_packed_is_refused(sparse: Packed, shape: tuple[int, ...]) -> None:
+def test_malformed_packed_array_is_refused(sparse: Packed, shape: tuple[int, ...]) -> None:
     with pytest.raises(ValueError):  # noqa: PT011
         unpacked(sparse, np.dtype(np.float64), shape)
 
 
 @pytest.mark.parametrize("dtype", ["O", "<U8", "V0", "|i1", "<c8", [("a", "<i4")]])
-def test_arrays_of_others_than_numbers_are_refused(dtype: Any) -> None:
-    with pytest.raises(ValueError, match="no gaps and values of an array of"):
+def test_packed_array_of_non_numeric_dtype_is_refused(dtype: Any) -> None:
+    with pytest.raises(ValueError, match="not gaps and values of an array of"):
         unpacked(Packed("|i1", "|i1", b""), np.dtype(dtype), (4,))

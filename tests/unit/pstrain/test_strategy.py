@@ -29,19 +29,19 @@ CLUSTER = {"worker": ["h:1"], "ps": ["h:2"]}
         (CLUSTER, {"task_type": "worker", "task_id": 1}, "task_id 1"),
     ],
 )
-def test_a_wrong_cluster_is_refused(cluster: Any, task: Any, message: str) -> None:
+def test_invalid_cluster_is_refused(cluster: Any, task: Any, message: str) -> None:
     resolver = SimpleClusterResolver(ClusterSpec(cluster), **task)
     with pytest.raises(InvalidArgumentError, match=message):
         ParameterServerStrategy(resolver)
 
 
-def test_there_is_no_strategy_outside_a_scope() -> None:
+def test_get_strategy_outside_scope_is_refused() -> None:
     assert not has_strategy()
     with pytest.raises(FailedPreconditionError, match="scope"):
         get_strategy()
 
 
-def test_a_transport_dtype_that_there_is_none_of_is_refused() -> None:
+def test_unknown_transport_dtype_is_refused() -> None:
     resolver = SimpleClusterResolver(ClusterSpec(CLUSTER))
     for wrong in ("int8", np.float32, None):
         with pytest.raises(

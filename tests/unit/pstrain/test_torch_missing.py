@@ -10,7 +10,7 @@ import pytest
 import pstrain
 
 
-def test_the_error_without_torch_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_torch_is_reported_with_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.startswith("pstrain.torch")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.delitem(vars(pstrain), "torch", raising=False)

@@ -59,7 +59,7 @@ class _Recurrent(nn.Module):
         return self.scale * self.second(torch.tanh(self.first(hidden))) + ids[:, None]
 
 
-def test_gradients_are_those_of_finite_differences() -> None:
+def test_torch_layer_gradients_match_finite_differences() -> None:
     layer = ps.torch.Layer(_Recurrent(), name="net")
     names = [variable.name for variable in layer.variables]
     assert "net/scale" in names
@@ -75,7 +75,7 @@ def test_gradients_are_those_of_finite_differences() -> None:
         )
 
 
-def test_gradients_reach_what_is_before_the_module() -> None:
+def test_gradients_reach_layers_before_torch_module() -> None:
     table = ps.layers.Embedding([8, 8], 3)
     layer = ps.torch.Layer(nn.Sequential(nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, 1)))
     ids = RANDOM.integers(0, 8, (10, 2))
@@ -90,7 +90,7 @@ def test_gradients_reach_what_is_before_the_module() -> None:
     np.testing.assert_array_equal(again.gradient, update.gradient)
 
 
-def test_floats_of_numpys_width_are_taken_as_float32() -> None:
+def test_float64_inputs_are_converted_to_float32() -> None:
     table = ps.layers.Embedding([8, 8], 3)
     layer = ps.torch.Layer(nn.Linear(6, 1))
     inputs, ids = RANDOM.normal(size=(4, 6)), RANDOM.integers(0, 8, (4, 2))
@@ -103,7 +103,7 @@ def test_floats_of_numpys_width_are_taken_as_float32() -> None:
     assert tape.gradients(loss).of(table.variables[0]).gradient.dtype == np.float32
 
 
-def test_training_makes_the_numbers_that_torch_makes() -> None:
+def test_training_gives_same_weights_as_torch() -> None:
     module = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 1), nn.Flatten(0))
     given = [value.detach().clone() for value in module.parameters()]
     schema = ps.FeatureSchema(dense=["a", "b"], label="label")
@@ -132,7 +132,7 @@ def test_training_makes_the_numbers_that_torch_makes() -> None:
     np.testing.assert_allclose(trained, expected, atol=1e-5)
 
 
-def test_a_model_has_a_table_and_gives_lazy_modules_their_shapes(tmp_path: Any) -> None:
+def test_torch_model_has_table_and_initializes_lazy_modules(tmp_path: Any) -> None:
     def made() -> Any:
         model = ps.torch.Model(SCHEMA, nn.Sequential(nn.LazyLinear(8), nn.ReLU(), nn.LazyLinear(1)))
         model.compile(ps.optimizers.Adagrad(0.3), metrics=[ps.metrics.AUC()])
@@ -150,7 +150,7 @@ def test_a_model_has_a_table_and_gives_lazy_modules_their_shapes(tmp_path: Any) 
         ps.torch.Model.from_config(model.get_config())
 
 
-def test_parts_that_are_frozen_are_not_trained() -> None:
+def test_frozen_torch_parameters_are_not_trained() -> None:
     module = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, 1))
     module[0].requires_grad_(False)
     module[1].eval()
@@ -159,7 +159,7 @@ def test_parts_that_are_frozen_are_not_trained() -> None:
     assert sorted(found) == ["torch/1.bias", "torch/1.weight", "torch/2.bias", "torch/2.weight"]
 
 
-def test_a_layer_that_is_frozen_and_trained_again_leaves_frozen_parts_so() -> None:
+def test_unfreezing_torch_layer_keeps_frozen_parameters_frozen() -> None:
     layer = ps.torch.Layer(nn.Sequential(nn.Linear(6, 4).requires_grad_(False), nn.Linear(4, 1)))
     for trainable, trained in ((False, 0), (True, 2)):
         layer.trainable = trainable
@@ -169,7 +169,7 @@ def test_a_layer_that_is_frozen_and_trained_again_leaves_frozen_parts_so() -> No
     assert len(tape.gradients(loss)) == 2
 
 
-def test_dropout_is_for_training_and_drawn_by_the_users_generator() -> None:
+def test_dropout_applies_in_training_only_and_follows_user_seed() -> None:
     layer = ps.torch.Layer(nn.Dropout(0.5))
     ones = np.ones((8, 8), np.float32)
     np.testing.assert_array_equal(layer(ones).value, ones)
@@ -182,7 +182,7 @@ def test_dropout_is_for_training_and_drawn_by_the_users_generator() -> None:
     np.testing.assert_array_equal(drawn[0], drawn[1])
 
 
-def test_each_trainer_draws_its_own_numbers_and_goes_on_drawing() -> None:
+def test_each_trainer_draws_separate_continuing_random_numbers() -> None:
     layer = ps.torch.Layer(nn.Dropout(0.5), seed=1)
     ones = np.ones((8, 8), np.float32)
 
@@ -198,7 +198,7 @@ def test_each_trainer_draws_its_own_numbers_and_goes_on_drawing() -> None:
     assert [drawn(0), drawn(0), drawn(1)] == first
 
 
-def test_a_layer_travels_without_weights() -> None:
+def test_pickled_torch_layer_contains_no_weights() -> None:
     module = nn.Sequential(nn.Linear(300, 300), nn.Linear(300, 1))
     module.register_buffer("steps", torch.arange(3))
     layer = ps.torch.Layer(module)
@@ -212,7 +212,7 @@ def test_a_layer_travels_without_weights() -> None:
     pickle.dumps(layer.to_module())
 
 
-def test_threads_do_not_meet_in_a_module() -> None:
+def test_threads_run_torch_module_concurrently_with_separate_weights() -> None:
     layer = ps.torch.Layer(nn.Sequential(nn.Linear(4, 32), nn.Tanh(), nn.Linear(32, 1)))
     values = [v.numpy() for v in layer.variables]
     inputs = RANDOM.normal(size=(16, 4)).astype(np.float32)
@@ -236,7 +236,7 @@ def _forward(layer: Any, values: list[np.ndarray], inputs: np.ndarray, scale: in
         return layer.forward([np.float32(scale) * value for value in values], inputs).value
 
 
-def test_what_may_not_be_written_to_is_copied() -> None:
+def test_read_only_inputs_are_copied_for_torch() -> None:
     layer = ps.torch.Layer(nn.Linear(3, 1))
     inputs = np.ones((4, 3), np.float32)
     expected = layer(inputs).value
@@ -245,7 +245,7 @@ def test_what_may_not_be_written_to_is_copied() -> None:
     np.testing.assert_array_equal(layer(inputs[::-1]).value, expected)
 
 
-class _Counting(nn.Module):
+class _CallCounter(nn.Module):
     def __init__(self, *, rebinds: bool) -> None:
         super().__init__()
         self.rebinds = rebinds
@@ -261,14 +261,14 @@ class _Counting(nn.Module):
 
 
 @pytest.mark.parametrize("rebinds", [False, True])
-def test_a_module_that_changes_a_buffer_is_refused(rebinds: bool) -> None:
-    layer = ps.torch.Layer(_Counting(rebinds=rebinds))
+def test_module_that_changes_buffer_is_refused(rebinds: bool) -> None:
+    layer = ps.torch.Layer(_CallCounter(rebinds=rebinds))
     for _ in range(2):
-        with pytest.raises(InvalidArgumentError, match=r"_Counting changes calls"):
+        with pytest.raises(InvalidArgumentError, match=r"_CallCounter changes calls"):
             layer(np.ones((3, 2), np.float32))
 
 
-def test_an_input_is_not_changed_in_place() -> None:
+def test_module_that_changes_its_input_in_place_is_refused() -> None:
     layer = ps.torch.Layer(nn.ReLU(inplace=True))
     with pytest.raises(InvalidArgumentError, match="changes input 0"):
         layer(np.ones((3, 2), np.float32))
@@ -284,7 +284,7 @@ def test_an_input_is_not_changed_in_place() -> None:
         (np.ones, r"needs a torch\.nn\.Module, got"),
     ],
 )
-def test_modules_that_a_layer_refuses(module: Any, message: str) -> None:
+def test_torch_layer_refuses_unsupported_modules(module: Any, message: str) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
         ps.torch.Layer(module, name="net")
 
@@ -307,7 +307,7 @@ class _Returning(nn.Module):
         (nn.BatchNorm1d(18), r"the module \(BatchNorm1d\)"),
     ],
 )
-def test_modules_that_a_model_refuses(module: Any, message: str) -> None:
+def test_torch_model_refuses_unsupported_modules(module: Any, message: str) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
         ps.torch.Model(SCHEMA, module)
 
@@ -319,12 +319,12 @@ def test_modules_that_a_model_refuses(module: Any, message: str) -> None:
         (lambda x: x.double(), r"must return float32, got torch\.float64"),
     ],
 )
-def test_outputs_that_a_layer_refuses(returned: Any, message: str) -> None:
+def test_torch_layer_refuses_unsupported_outputs(returned: Any, message: str) -> None:
     layer = ps.torch.Layer(_Returning(returned))
     with pytest.raises(InvalidArgumentError, match=message):
         layer(np.ones((3, 2), np.float32))
 
 
-def test_a_model_without_anything_to_train_is_refused() -> None:
+def test_torch_model_without_trainable_parameters_is_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="no parameters to train"):
         ps.torch.Model(ps.FeatureSchema(dense=["a"], label="label"), nn.Identity())

@@ -31,7 +31,9 @@ def resolver(cluster: Any, task: str | None, index: int | None) -> ps.SimpleClus
         ({}, (None, None), (0, 1)),
     ],
 )
-def test_every_worker_knows_its_place(cluster: Any, task: Any, expected: tuple[int, int]) -> None:
+def test_worker_index_and_count_follow_cluster(
+    cluster: Any, task: Any, expected: tuple[int, int]
+) -> None:
     found = resolver(cluster, *task)
     assert _worker_index_and_count(found, found.cluster_spec()) == expected
 
@@ -47,12 +49,12 @@ def test_every_worker_knows_its_place(cluster: Any, task: Any, expected: tuple[i
         ({**CLUSTER, "chief": ["d:1", "e:1"]}, ("chief", 1), "one chief"),
     ],
 )
-def test_what_cannot_train_is_refused(cluster: Any, task: Any, message: str) -> None:
+def test_v1_strategy_refuses_invalid_cluster_or_task(cluster: Any, task: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         ps.v1.ParameterServerStrategy(resolver(cluster, *task))
 
 
-def test_without_a_cluster_all_is_in_this_process(
+def test_v1_strategy_without_cluster_runs_in_this_process(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TF_CONFIG", json.dumps({}))
@@ -82,7 +84,7 @@ def test_without_a_cluster_all_is_in_this_process(
     assert [len(batch) for batch in data] == [5, 5]
 
 
-def test_a_session_ends_once_its_last_checkpoint_is_on_the_disk(tmp_path: pathlib.Path) -> None:
+def test_session_waits_for_its_last_checkpoint(tmp_path: pathlib.Path) -> None:
     class Manager(ps.CheckpointManager):
         def wait(self, timeout: float | None = None) -> None:
             super().wait(timeout)
@@ -95,7 +97,7 @@ def test_a_session_ends_once_its_last_checkpoint_is_on_the_disk(tmp_path: pathli
     assert there == [str(tmp_path / "ckpt-1")]
 
 
-def test_fit_runs_in_the_worker_itself() -> None:
+def test_fit_in_v1_session_runs_in_the_worker() -> None:
     strategy = ps.v1.ParameterServerStrategy(resolver({}, None, None))
     with strategy.scope():
         model = ps.models.LogisticRegression(
@@ -128,12 +130,14 @@ def test_fit_runs_in_the_worker_itself() -> None:
         ({"worker_timeout_s": -1}, ValueError),
     ],
 )
-def test_what_a_session_cannot_use_is_named(arguments: Any, error: type[Exception]) -> None:
+def test_invalid_session_arguments_are_refused_by_name(
+    arguments: Any, error: type[Exception]
+) -> None:
     with pytest.raises(error, match=next(iter(arguments))):
         ps.v1.ParameterServerStrategy().session(**arguments)
 
 
-def test_other_values_than_resolvers_and_datasets_are_named() -> None:
+def test_v1_strategy_refuses_non_resolver_and_non_dataset_values() -> None:
     with pytest.raises(TypeError, match="SimpleClusterResolver"):
         ps.v1.ParameterServerStrategy(CLUSTER)  # type: ignore[arg-type]
     strategy = ps.v1.ParameterServerStrategy()
@@ -143,13 +147,13 @@ def test_other_values_than_resolvers_and_datasets_are_named() -> None:
         strategy.distribute_datasets_from_function(3)  # type: ignore[arg-type]
 
 
-def test_there_is_no_coordinator_of_this_form(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_coordinator_refuses_v1_strategy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TF_CONFIG", raising=False)
     with pytest.raises(ValueError, match=r"got pstrain\.v1\..*strategy\.session\(\)"):
         ps.ClusterCoordinator(ps.v1.ParameterServerStrategy())  # type: ignore[arg-type]
 
 
-def test_a_scope_is_entered_again_inside_and_after_itself() -> None:
+def test_strategy_scope_is_reentrant_and_reusable() -> None:
     strategy, other = ps.v1.ParameterServerStrategy(), ps.v1.ParameterServerStrategy()
     scope = strategy.scope()
     for _ in range(2):
@@ -162,7 +166,7 @@ def test_a_scope_is_entered_again_inside_and_after_itself() -> None:
     assert strategy.extended.variable_created_in_scope(made)
 
 
-def test_variables_beside_another_are_of_its_strategy() -> None:
+def test_colocated_variables_belong_to_same_strategy() -> None:
     strategy = ps.v1.ParameterServerStrategy()
     with strategy.scope():
         variable = ps.Variable(1.0)

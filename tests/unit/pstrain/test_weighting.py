@@ -33,7 +33,7 @@ def losses(logits: np.ndarray, weights: np.ndarray, labels: np.ndarray) -> float
     return float(np.sum(weights * (np.logaddexp(0, logits) - labels * logits)) / len(labels))
 
 
-def twin(weights: np.ndarray, batch: int = 3) -> tuple[list[float], float]:
+def reference_fit(weights: np.ndarray, batch: int = 3) -> tuple[list[float], float]:
     """Returns slope and bias after one epoch that begins with 0 and 0, and the epoch's loss."""
     slope = bias = total = 0.0
     for start in range(0, len(weights), batch):
@@ -59,7 +59,7 @@ def fitted(data: Any, **options: Any) -> tuple[list[float], float]:
 @pytest.mark.parametrize(
     ("data", "weight"), [(WEIGHTED, "w"), (ROWS, WEIGHTS), (pa.table(ROWS), WEIGHTS)]
 )
-def test_validation_weighs_the_loss(data: Any, weight: Any) -> None:
+def test_validation_loss_uses_validation_sample_weight(data: Any, weight: Any) -> None:
     trained = model()
     options = {"validation_data": data, "validation_sample_weight": weight}
     history = trained.fit(ROWS, verbose=0, **options).history
@@ -83,24 +83,24 @@ def test_validation_weighs_the_loss(data: Any, weight: Any) -> None:
         (lambda: ds.Dataset.from_numpy(WEIGHTED).batch(3), "w"),
     ],
 )
-def test_each_row_counts_by_its_weight(data: Any, weight: Any) -> None:
+def test_sample_weight_weighs_rows_in_training(data: Any, weight: Any) -> None:
     values, loss = fitted(data, sample_weight=weight)
-    expected, expected_loss = twin(WEIGHTS)
+    expected, expected_loss = reference_fit(WEIGHTS)
     assert values == pytest.approx(expected, rel=1e-4)
     assert loss == pytest.approx(expected_loss, rel=1e-6)
 
 
 @pytest.mark.parametrize("by_label", [{0: 1.0, 1: 5.0}, {1: 5}, {np.int64(1): np.float32(5)}])
-def test_each_row_counts_by_its_label(by_label: Any) -> None:
+def test_class_weight_weighs_rows_by_label(by_label: Any) -> None:
     of_labels = np.where(ROWS["label"] == 1, 5.0, 1.0)
     values, loss = fitted(ROWS, class_weight=by_label)
-    assert values == pytest.approx(twin(of_labels)[0], rel=1e-4)
-    assert loss == pytest.approx(twin(of_labels)[1], rel=1e-6)
+    assert values == pytest.approx(reference_fit(of_labels)[0], rel=1e-4)
+    assert loss == pytest.approx(reference_fit(of_labels)[1], rel=1e-6)
     values, _ = fitted(ROWS, class_weight=by_label, sample_weight=WEIGHTS)
-    assert values == pytest.approx(twin(WEIGHTS * of_labels)[0], rel=1e-4)
+    assert values == pytest.approx(reference_fit(WEIGHTS * of_labels)[0], rel=1e-4)
 
 
-def test_training_reports_weighted_metrics_by_row_and_by_label() -> None:
+def test_training_reports_metrics_weighted_by_row_and_label() -> None:
     trained = model()
     for variable in trained.variables:
         variable.assign(np.ones(variable.shape))
@@ -118,7 +118,7 @@ def test_training_reports_weighted_metrics_by_row_and_by_label() -> None:
         assert history[name] == [pytest.approx(np.average(values, weights=weights), rel=1e-6)]
 
 
-def test_evaluation_weighs_the_loss_and_weighted_metrics() -> None:
+def test_evaluation_weighs_loss_and_weighted_metrics() -> None:
     trained = model()
     trained.compile("sgd", metrics=["accuracy"], weighted_metrics=[ps.metrics.Accuracy("right")])
     trained.fit(ROWS, verbose=0)
@@ -141,7 +141,7 @@ def test_evaluation_weighs_the_loss_and_weighted_metrics() -> None:
         (ROWS | {"sample_weight": WEIGHTS}, {"sample_weight": WEIGHTS}, InvalidArgumentError,
          "already: give sample_weight='sample_weight'"),
         (ROWS, {"sample_weight": "w"}, DataError, "no column 'w' of weights; it has d, label"),
-        (ROWS, {"sample_weight": np.full(6, np.inf)}, DataError, "row 0: inf is no weight"),
+        (ROWS, {"sample_weight": np.full(6, np.inf)}, DataError, "row 0: inf is not a weight"),
         (ROWS | {"w": pa.array([None, *WEIGHTS[1:]])}, {"sample_weight": "w"}, DataError,
          "weights of column 'w' hold 1 nulls"),
         (ROWS, {"class_weight": {2: 1.0}}, InvalidArgumentError, "labels 0 and 1, got 2"),
@@ -149,14 +149,14 @@ def test_evaluation_weighs_the_loss_and_weighted_metrics() -> None:
         (ROWS, {"class_weight": "balanced"}, InvalidTypeError, "dict of weights by label"),
     ],
 )  # fmt: skip
-def test_what_is_no_weight_is_refused(
+def test_invalid_weights_are_refused(
     data: Any, options: dict[str, Any], error: type[Exception], words: str
 ) -> None:
     with pytest.raises(error, match=words):
         model().fit(data, verbose=0, **options)
 
 
-def test_encoded_batches_have_labels_alone_to_be_weighed_by() -> None:
+def test_encoded_batches_can_be_weighted_by_label_only() -> None:
     features = SCHEMA.encode(ROWS)
     assert features.labels is not None
     assert Weighting().of(features, features.labels) is None
@@ -167,7 +167,7 @@ def test_encoded_batches_have_labels_alone_to_be_weighed_by() -> None:
         Weighting("w").of(features, features.labels)
 
 
-def test_labels_in_between_have_no_class_to_be_weighed_by() -> None:
+def test_class_weight_refuses_labels_between_classes() -> None:
     labels = np.array([1.0, 0.9], np.float32)
     with pytest.raises(DataError, match=r"labels 0 and 1, got 0\.9"):
         Weighting(by_label={1: 5.0}).of({}, labels)

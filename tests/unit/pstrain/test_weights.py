@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("own_parameters")
 SCHEMA = ps.FeatureSchema(dense=["x"], categorical={"c": ps.Category(4, hashed=False)})
 
 
-def test_weights_are_taken_out_and_put_back(tmp_path: pathlib.Path) -> None:
+def test_weights_are_read_set_saved_and_loaded(tmp_path: pathlib.Path) -> None:
     first, second = (ps.models.WideDeep(SCHEMA, dim=3, hidden=(4,), seed=k) for k in (1, 2))
     second.set_weights(first.get_weights())
     for a, b in zip(first.get_weights(), second.get_weights(), strict=True):
@@ -35,7 +35,7 @@ def test_weights_are_taken_out_and_put_back(tmp_path: pathlib.Path) -> None:
         first.set_weights(wrong)
 
 
-def test_a_summary_lists_every_variable() -> None:
+def test_summary_lists_every_variable() -> None:
     lines: list[str] = []
     model = ps.models.WideDeep(SCHEMA, dim=3, hidden=(4,))
     model.summary(print_fn=lines.append)
@@ -45,7 +45,7 @@ def test_a_summary_lists_every_variable() -> None:
     assert model.count_params() == sum(v.numpy().size for v in model.variables)
 
 
-def test_the_learning_rate_can_be_assigned() -> None:
+def test_learning_rate_can_be_assigned_in_program_only() -> None:
     variable, optimizer = ps.Variable([0.0]), ps.optimizers.SGD(1.0)
     optimizer.apply_gradients([([1.0], variable)])
     before = pickling.capture_generation()
@@ -81,7 +81,7 @@ def _rows() -> dict[str, np.ndarray]:
         lambda: ps.models.DeepFM(SCHEMA, dim=4, hidden=(4,)),
     ],
 )
-def test_layers_that_are_frozen_stay_as_they_are_until_they_are_trained_again(make: Any) -> None:
+def test_frozen_layers_are_not_trained_until_unfrozen(make: Any) -> None:
     model = make()
     model.compile("adam")
     model.layers[0].trainable = model.layers[1].trainable = False
@@ -100,7 +100,7 @@ def test_layers_that_are_frozen_stay_as_they_are_until_they_are_trained_again(ma
         assert not np.array_equal(variable.numpy(), before[variable.name]), variable.name
 
 
-def test_variables_have_the_names_that_keras_gives_them() -> None:
+def test_trainable_and_non_trainable_weights_follow_keras_names() -> None:
     model = ps.models.WideDeep(SCHEMA, dim=4, hidden=(4,))
     model.layers[1].trainable = False
     names = [variable.name for variable in model.non_trainable_weights]
@@ -110,7 +110,7 @@ def test_variables_have_the_names_that_keras_gives_them() -> None:
         model(_rows(), training=True)
 
 
-def test_a_layer_that_is_frozen_before_it_has_variables_makes_frozen_ones() -> None:
+def test_layer_frozen_before_build_creates_frozen_variables() -> None:
     layer = ps.layers.Dense(2)
     layer.trainable = False
     before = pickling.capture_generation()
@@ -121,7 +121,7 @@ def test_a_layer_that_is_frozen_before_it_has_variables_makes_frozen_ones() -> N
     assert len(layer.trainable_variables) == 2
 
 
-def test_a_model_without_a_layer_to_train_is_told(tmp_path: pathlib.Path) -> None:
+def test_fit_of_fully_frozen_model_is_refused(tmp_path: pathlib.Path) -> None:
     model = ps.models.LogisticRegression(SCHEMA)
     model.compile("sgd")
     model.trainable = False

@@ -23,7 +23,7 @@ def distribute(**arguments: Any) -> Any:
     )
 
 
-def test_a_job_name_in_the_place_of_the_schema_is_told_where_it_goes() -> None:
+def test_string_given_as_schema_is_refused_suggesting_job_name() -> None:
     with pytest.raises(InvalidTypeError, match=r"pyarrow.Schema, got 'train'; .* job_name="):
         ds.from_dataset_id(ds.ShardingPolicy.OFF, TARGET, "1000", "train")  # type: ignore[arg-type]
 
@@ -54,7 +54,9 @@ def test_a_job_name_in_the_place_of_the_schema_is_told_where_it_goes() -> None:
         ({"cross_trainer_cache": ds.CrossTrainerCache("a")}, "requires named jobs"),
     ],
 )
-def test_a_wrong_argument_is_named(arguments: dict[str, Any], message: str) -> None:
+def test_invalid_distribute_argument_is_refused_naming_it(
+    arguments: dict[str, Any], message: str
+) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
         distribute(**arguments)
 
@@ -65,7 +67,9 @@ def test_a_wrong_argument_is_named(arguments: dict[str, Any], message: str) -> N
         ({"consumer_index": 0, "num_consumers": 2, "job_name": "j"}, "coordinated reads"),
     ],
 )
-def test_what_is_not_offered_says_so(arguments: dict[str, Any], message: str) -> None:
+def test_coordinated_reads_with_dynamic_sharding_are_unimplemented(
+    arguments: dict[str, Any], message: str
+) -> None:
     with pytest.raises(UnimplementedError, match=message):
         distribute(**arguments)
 
@@ -86,13 +90,13 @@ def test_what_is_not_offered_says_so(arguments: dict[str, Any], message: str) ->
         {"max_outstanding_requests": np.int64(4)},
     ],
 )
-def test_right_arguments_reach_for_nothing_before_they_are_applied(
+def test_distribute_contacts_no_server_before_it_is_applied(
     arguments: dict[str, Any],
 ) -> None:
     assert callable(distribute(**arguments))
 
 
-def test_a_dataset_is_distributed_by_the_names_of_tf_data() -> None:
+def test_dataset_distribute_takes_arguments_named_as_in_tf_data() -> None:
     with pytest.raises(InvalidArgumentError, match="processing_mode must be"):
         ds.Dataset.range(3).distribute(processing_mode="all", service="localhost:1")
     with pytest.raises(InvalidArgumentError, match="`job_name` must not be empty"):
@@ -108,7 +112,9 @@ def test_a_dataset_is_distributed_by_the_names_of_tf_data() -> None:
         ({"compression": "GZIP"}, "Invalid `compression` argument: 'GZIP'"),
     ],
 )
-def test_register_dataset_checks_before_it_reads(arguments: dict[str, Any], message: str) -> None:
+def test_register_dataset_checks_arguments_before_reading_dataset(
+    arguments: dict[str, Any], message: str
+) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
         ds.register_dataset(TARGET, ds.Dataset.from_csv("/no/such/file"), **arguments)
 
@@ -123,12 +129,12 @@ def test_register_dataset_checks_before_it_reads(arguments: dict[str, Any], mess
         lambda **more: ds.Dataset.load("/no/such/folder", wait=True, **more),
     ],
 )
-def test_what_is_no_time_is_told_and_not_waited_for(call: Any, timeout_s: Any) -> None:
+def test_invalid_timeout_is_refused_at_once(call: Any, timeout_s: Any) -> None:
     with pytest.raises(InvalidArgumentError, match=f"timeout_s .* got '?{timeout_s}"):
         call(timeout_s=timeout_s)
 
 
-def test_from_dataset_id_checks_before_it_asks() -> None:
+def test_from_dataset_id_checks_arguments_before_contacting_dispatcher() -> None:
     with pytest.raises(InvalidArgumentError, match="job_name"):
         ds.from_dataset_id(ds.ShardingPolicy.DYNAMIC, TARGET, "1000", job_name="")
     with pytest.raises(TypeError, match="dataset_id must be a string or an int, got None"):
@@ -137,13 +143,13 @@ def test_from_dataset_id_checks_before_it_asks() -> None:
         ds.from_dataset_id(ds.ShardingPolicy.DYNAMIC, TARGET, "")
 
 
-def test_only_datasets_can_be_registered() -> None:
+def test_non_dataset_cannot_be_distributed_or_registered() -> None:
     for register in (distribute(), lambda data: ds.register_dataset(TARGET, data)):
         with pytest.raises(InvalidArgumentError, match="got list"):
             register([1, 2, 3])
 
 
-def test_what_programs_for_tf_data_ask_for_is_lz4() -> None:
+def test_tf_data_compression_names_map_to_lz4_and_zstd() -> None:
     assert check_compression("SNAPPY") == check_compression("lz4") == "LZ4"
     assert check_saved_compression("gzip") == check_saved_compression("ZSTD") == "ZSTD"
     assert check_saved_compression(None) == "NONE"
@@ -159,7 +165,9 @@ def test_what_programs_for_tf_data_ask_for_is_lz4() -> None:
         {"processing_mode": ds.ShardingPolicy.OFF, "num_consumers": 2, "consumer_index": 0},
     ],
 )
-def test_a_dataset_is_distributed_once(arguments: dict[str, Any]) -> None:
+def test_distributed_dataset_cannot_be_distributed_or_registered_again(
+    arguments: dict[str, Any],
+) -> None:
     remote = ds.Dataset(source()).shuffle(3).batch(2).shuffle(2)
     with pytest.raises(
         InvalidArgumentError, match="already reads from the data service; call distribute"
@@ -178,7 +186,7 @@ def source(**fields: Any) -> ServiceSource:
     )
 
 
-def test_a_source_is_a_plan_like_any_other() -> None:
+def test_service_source_survives_plan_encoding() -> None:
     decoded = decode_plan(encode_plan(source(job_name="train", is_batched=True)))
     assert isinstance(decoded, ServiceSource)
     assert decoded.job_name == "train"
@@ -186,11 +194,11 @@ def test_a_source_is_a_plan_like_any_other() -> None:
     assert decoded.max_elements == DEFAULT_BUFFERED_ELEMENTS
 
 
-def test_a_reader_says_which_plan_it_knows_by_the_id() -> None:
+def test_open_request_states_fingerprint_of_registered_plan() -> None:
     assert open_request(source(registered="abc").spec(0)).fingerprint == "abc"
 
 
-def test_only_no_and_endless_elements_are_known_of_a_shared_job() -> None:
+def test_cardinality_of_service_source_is_known_only_if_zero_or_infinite() -> None:
     assert source(elements=0).cardinality() == 0
     assert source(elements=-1).cardinality() == ds.INFINITE_CARDINALITY
     assert source(elements=10).cardinality() == ds.UNKNOWN_CARDINALITY

@@ -16,13 +16,13 @@ def rows(count: int, first: int = 0) -> pa.RecordBatch:
     return pa.record_batch({"row": list(range(first, first + count))})
 
 
-def test_a_frame_of_one_element_is_not_cut() -> None:
+def test_frame_of_one_element_is_not_cut() -> None:
     batch, spans = rows(5), (RowSpan(0, 0, 0, 5),)
     assert list(cut(batch, spans, 0)) == [(batch, spans)]
     assert list(cut(batch, spans, 5)) == [(batch, spans)]
 
 
-def test_the_end_of_a_window_goes_with_the_last_of_its_rows() -> None:
+def test_window_end_stays_with_last_rows_of_its_window() -> None:
     spans = (RowSpan(0, 0, 4, 8, True), RowSpan(1, 0, 0, 0, True))
     (first, head), (last, tail) = cut(rows(4), spans, 3)
     assert (first.num_rows, head) == (3, (RowSpan(0, 0, 4, 7),))
@@ -30,7 +30,7 @@ def test_the_end_of_a_window_goes_with_the_last_of_its_rows() -> None:
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=5), st.integers(1, 7))
-def test_elements_put_together_are_the_frame(lengths: list[int], element_rows: int) -> None:
+def test_cut_elements_together_equal_the_frame(lengths: list[int], element_rows: int) -> None:
     spans = [RowSpan(w, 0, 0, n, True) for w, n in enumerate(lengths)]
     total = sum(lengths)
     elements = list(cut(rows(total), spans, element_rows))
@@ -48,7 +48,7 @@ def test_elements_put_together_are_the_frame(lengths: list[int], element_rows: i
 
 
 @pytest.mark.parametrize("known", [0, 2, 5, 8])
-def test_what_came_before_is_cut_off_first(known: int) -> None:
+def test_rows_received_before_are_dropped_before_cutting(known: int) -> None:
     tracker = Tracker()
     if known:
         tracker.receive("a", (RowSpan(0, 0, 0, known),))

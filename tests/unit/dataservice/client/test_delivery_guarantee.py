@@ -1,4 +1,4 @@
-"""Datasets that are declared unrepeatable: how they are delivered, and that users are told."""
+"""Delivery of datasets declared nondeterministic: the guarantee that applies, and its warning."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def arguments(**given: Any) -> ReadArguments:
 
 
 @pytest.mark.parametrize("name", DECLARED)
-def test_what_is_declared_is_named_by_plans_and_refused_by_positions(name: str) -> None:
+def test_unrepeatable_operator_is_named_and_its_position_refused(name: str) -> None:
     declared, plain = DECLARED[name](False), DECLARED[name](True)
     assert unrepeatable(plain.node) == ""
     assert unrepeatable(decode_plan(encode_plan(declared.node))).startswith(name)
@@ -79,12 +79,12 @@ def test_what_is_declared_is_named_by_plans_and_refused_by_positions(name: str) 
 
 
 @pytest.mark.parametrize("name", DECLARED)
-def test_a_declaration_is_true_or_false(name: str) -> None:
+def test_deterministic_argument_other_than_bool_is_refused(name: str) -> None:
     with pytest.raises(InvalidArgumentError, match="deterministic must be True or False, got 1"):
         DECLARED[name](1)  # type: ignore[arg-type]
 
 
-def test_the_delivery_follows_from_the_dataset_and_the_fall_is_told() -> None:
+def test_unrepeatable_dataset_falls_back_to_at_most_once_with_warning() -> None:
     declared, plain = DECLARED["map("](False).batch(2), DECLARED["map("](True).batch(2)
     assert with_delivery(arguments(), plain.node).delivery == "exactly_once"
     assert with_delivery(arguments(delivery="at_most_once"), plain.node).delivery == "at_most_once"
@@ -101,7 +101,7 @@ def test_the_delivery_follows_from_the_dataset_and_the_fall_is_told() -> None:
     warn_of_registered(plain.node)
 
 
-def test_under_off_there_is_no_delivery_to_fall_from() -> None:
+def test_unrepeatable_dataset_under_off_is_read_without_warning() -> None:
     declared = DECLARED["from_generator("](False)
     off = arguments(processing_mode=ds.ShardingPolicy.OFF)
     with warnings.catch_warnings():
@@ -113,7 +113,7 @@ def test_under_off_there_is_no_delivery_to_fall_from() -> None:
 
 
 @pytest.mark.parametrize("policy", [p for p in ds.ShardingPolicy if p.name != "DYNAMIC"])
-def test_at_most_once_is_refused_where_it_means_nothing(policy: ds.ShardingPolicy) -> None:
+def test_at_most_once_without_dynamic_sharding_is_refused(policy: ds.ShardingPolicy) -> None:
     with pytest.raises(InvalidArgumentError, match=f"got {policy.name}: .*leave delivery out"):
         arguments(processing_mode=policy, delivery="at_most_once")
     cache = ds.CrossTrainerCache("a")
@@ -122,7 +122,9 @@ def test_at_most_once_is_refused_where_it_means_nothing(policy: ds.ShardingPolic
 
 
 @pytest.mark.parametrize("given", [{"delivery": "exactly_once"}, {"ordered": True}])
-def test_what_needs_replays_is_refused_before_anything_is_reached(given: dict[str, Any]) -> None:
+def test_exactly_once_or_ordered_read_of_unrepeatable_dataset_is_refused(
+    given: dict[str, Any],
+) -> None:
     distributed = ds.distribute(ds.ShardingPolicy.DYNAMIC, "127.0.0.1:1", **given)
     for build in (DECLARED["from_generator("], DECLARED["map("]):
         with pytest.raises(InvalidArgumentError, match="needs a dataset that can be replayed"):

@@ -1,4 +1,4 @@
-"""The reader's buffer: bounded, in order, and no wait for it lasts for ever."""
+"""The reader's element buffer: bounded, first in first out, and every wait ends on close."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataservice.client.buffer import LOW_BYTES, ElementBuffer
 TIMEOUT_S = 10.0
 
 
-def putting(
+def put_in_thread(
     buffer: ElementBuffer[str], item: str, size_bytes: int
 ) -> tuple[threading.Thread, list]:
     results: list[bool] = []
@@ -18,7 +18,7 @@ def putting(
     return thread, results
 
 
-def test_items_leave_in_order_and_give_their_room_back() -> None:
+def test_buffered_items_leave_in_order_and_free_their_room() -> None:
     buffer: ElementBuffer[str] = ElementBuffer(3, 100)
     for item in "abc":
         assert buffer.put([(item, 10)])
@@ -27,10 +27,10 @@ def test_items_leave_in_order_and_give_their_room_back() -> None:
     assert buffer.size_bytes == 0
 
 
-def test_a_put_waits_for_room_in_items_or_bytes() -> None:
+def test_put_waits_for_room_in_items_and_bytes() -> None:
     for buffer in (ElementBuffer[str](1, 100), ElementBuffer[str](9, 15)):
         buffer.put([("a", 10)])
-        thread, results = putting(buffer, "b", 10)
+        thread, results = put_in_thread(buffer, "b", 10)
         assert not results
         assert buffer.get(0.0) == "a"
         thread.join(TIMEOUT_S)
@@ -38,13 +38,13 @@ def test_a_put_waits_for_room_in_items_or_bytes() -> None:
         assert buffer.get(0.0) == "b"
 
 
-def test_an_item_larger_than_the_buffer_passes_alone() -> None:
+def test_item_larger_than_buffer_passes_alone() -> None:
     buffer: ElementBuffer[str] = ElementBuffer(4, 10)
     assert buffer.put([("huge", 1_000)])
     assert buffer.get(0.0) == "huge"
 
 
-def test_waking_lets_a_getter_look_around() -> None:
+def test_wake_ends_pending_get_without_item() -> None:
     buffer: ElementBuffer[str] = ElementBuffer(1, 1)
     got: list[str | None] = []
     waiting = threading.Event()
@@ -62,10 +62,10 @@ def test_waking_lets_a_getter_look_around() -> None:
     assert got == [None]
 
 
-def test_closing_drops_what_is_held_and_frees_everybody() -> None:
+def test_closing_buffer_drops_items_and_ends_pending_put() -> None:
     buffer: ElementBuffer[str] = ElementBuffer(1, 100)
     buffer.put([("a", 10)])
-    thread, results = putting(buffer, "b", 10)
+    thread, results = put_in_thread(buffer, "b", 10)
     buffer.close()
     thread.join(TIMEOUT_S)
     assert results == [False]
@@ -73,7 +73,7 @@ def test_closing_drops_what_is_held_and_frees_everybody() -> None:
     assert not buffer.put([("c", 1)])
 
 
-def test_items_put_together_pass_a_buffer_that_is_smaller_than_they_are() -> None:
+def test_items_of_one_put_pass_through_smaller_buffer() -> None:
     buffer: ElementBuffer[str] = ElementBuffer(2, 100)
     results: list[bool] = []
     thread = threading.Thread(
@@ -85,7 +85,7 @@ def test_items_put_together_pass_a_buffer_that_is_smaller_than_they_are() -> Non
     assert results == [True]
 
 
-def test_closing_ends_a_put_of_several_items() -> None:
+def test_closing_ends_put_of_several_items() -> None:
     buffer: ElementBuffer[str] = ElementBuffer(1, 100)
     results: list[bool] = []
     thread = threading.Thread(target=lambda: results.append(buffer.put([("a", 10), ("b", 10)])))
@@ -95,17 +95,17 @@ def test_closing_ends_a_put_of_several_items() -> None:
     assert results == [False]
 
 
-def awaiting_low(buffer: ElementBuffer[str]) -> tuple[threading.Thread, list[bool]]:
+def await_low_in_thread(buffer: ElementBuffer[str]) -> tuple[threading.Thread, list[bool]]:
     results: list[bool] = []
     thread = threading.Thread(target=lambda: results.append(buffer.await_low()))
     thread.start()
     return thread, results
 
 
-def test_more_is_fetched_when_two_thirds_of_the_items_are_taken() -> None:
+def test_await_low_returns_when_two_thirds_of_items_are_taken() -> None:
     buffer: ElementBuffer[str] = ElementBuffer(3, 100)
     buffer.put((item, 10) for item in "abc")
-    thread, results = awaiting_low(buffer)
+    thread, results = await_low_in_thread(buffer)
     assert buffer.get(0.0) == "a"
     assert thread.is_alive()
     assert not results
@@ -114,10 +114,10 @@ def test_more_is_fetched_when_two_thirds_of_the_items_are_taken() -> None:
     assert results == [True]
 
 
-def test_more_is_fetched_when_little_memory_is_held() -> None:
+def test_await_low_returns_when_few_bytes_are_held() -> None:
     buffer: ElementBuffer[str] = ElementBuffer(64, 1 << 30)
     buffer.put((item, LOW_BYTES // 2 + 1) for item in "ab")
-    thread, results = awaiting_low(buffer)
+    thread, results = await_low_in_thread(buffer)
     assert thread.is_alive()
     assert not results
     assert buffer.get(0.0) == "a"
@@ -125,16 +125,16 @@ def test_more_is_fetched_when_little_memory_is_held() -> None:
     assert results == [True]
 
 
-def test_a_buffer_for_one_item_lets_the_next_be_fetched() -> None:
+def test_await_low_returns_at_once_for_buffer_of_one_item() -> None:
     buffer: ElementBuffer[str] = ElementBuffer(1, 100)
     buffer.put([("a", 10)])
     assert buffer.await_low()
 
 
-def test_closing_ends_the_wait_for_a_low_buffer() -> None:
+def test_closing_ends_await_low() -> None:
     buffer: ElementBuffer[str] = ElementBuffer(2, 100)
     buffer.put([("a", 10), ("b", 10)])
-    thread, results = awaiting_low(buffer)
+    thread, results = await_low_in_thread(buffer)
     buffer.close()
     thread.join(TIMEOUT_S)
     assert results == [False]

@@ -1,4 +1,4 @@
-"""Which workers a reader has streams to: all of few, some of many, none left out for good."""
+"""The workers that a reader opens streams to: all of few, some of many, and none dropped later."""
 
 from __future__ import annotations
 
@@ -34,15 +34,17 @@ def chosen(reader: str, workers: int, readers: int) -> dict[str, str]:
         (1_000, 100, 40),
     ],
 )
-def test_how_many_a_reader_has(workers: int, readers: int, expected: int) -> None:
+def test_number_of_chosen_workers_depends_on_workers_and_readers(
+    workers: int, readers: int, expected: int
+) -> None:
     assert len(chosen("reader", workers, readers)) == expected
 
 
-def test_a_dispatcher_that_does_not_count_readers_means_all() -> None:
+def test_unknown_reader_count_chooses_all_workers() -> None:
     assert len(chosen("reader", 30, 0)) == 30
 
 
-def test_each_worker_has_about_as_many_readers() -> None:
+def test_readers_are_spread_evenly_over_workers() -> None:
     count = Counter(
         worker for reader in range(100) for worker in chosen(f"reader-{reader}", 50, 100)
     )
@@ -50,7 +52,7 @@ def test_each_worker_has_about_as_many_readers() -> None:
     assert 4 <= min(count.values()) <= max(count.values()) <= 32, "16 on average"
 
 
-def test_workers_that_are_added_are_read_from_as_those_before_them() -> None:
+def test_added_workers_are_chosen_by_some_readers_without_dropped_streams() -> None:
     count = Counter[str]()
     for reader in range(100):
         choice = FanIn(f"reader-{reader}")
@@ -64,19 +66,19 @@ def test_workers_that_are_added_are_read_from_as_those_before_them() -> None:
     assert sum(count.values()) < 100 * 2 * LEAST_WORKERS, "not all of them by everybody"
 
 
-def test_a_worker_of_the_readers_own_process_is_always_chosen() -> None:
+def test_worker_of_own_process_is_always_chosen() -> None:
     for number in range(50):
         choice = FanIn(f"reader-{number}", lambda address: address == "host-7:1")
         choice.readers = 50
         assert "worker-7" in choice.choose(addresses(50), 0)
 
 
-def test_choice_is_of_ids_and_their_addresses() -> None:
+def test_chosen_workers_keep_their_addresses() -> None:
     for worker_id, address in chosen("reader", 30, 32).items():
         assert address == addresses(30)[worker_id]
 
 
-def test_who_cannot_be_heard_gets_a_deputy_and_is_not_given_up() -> None:
+def test_failing_workers_get_deputies_and_keep_their_streams() -> None:
     choice = FanIn("reader")
     choice.readers = 100
     first = choice.choose(addresses(50), 0)
@@ -92,7 +94,9 @@ def test_who_cannot_be_heard_gets_a_deputy_and_is_not_given_up() -> None:
         max_size=12,
     )
 )
-def test_whatever_comes_and_goes(moments: list[tuple[set[int], int, int]]) -> None:
+def test_choice_under_any_membership_keeps_streams_and_minimum(
+    moments: list[tuple[set[int], int, int]],
+) -> None:
     choice, before = FanIn("reader"), set[str]()
     for there, readers, failing in moments:
         members = {f"w{number}": f"a{number}" for number in there}

@@ -1,4 +1,4 @@
-"""A request to join: each attempt states the current age, and a late refusal is not trusted."""
+"""A request to join: each attempt states the current age, and a late refusal is retried."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ class Dispatcher:
 LATE_S = PROMPT_REFUSAL_S + 0.01
 
 
-def test_the_age_is_that_of_each_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_join_attempt_states_current_program_age(monkeypatch: pytest.MonkeyPatch) -> None:
     dispatcher = Dispatcher(monkeypatch, delays_s=[3.0])
     assert dispatcher.join() == "r"
     assert dispatcher.ages == [7.0, 10.0]
 
 
-def test_the_dataset_is_as_old_as_it_is_until_it_has_read_the_repetition(
+def test_dataset_age_is_stated_only_at_first_read_of_repetition(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     source = ServiceSource(target="127.0.0.1:1", dataset_id="1", policy=1, schema=pa.schema([]))
@@ -73,14 +73,14 @@ def test_the_dataset_is_as_old_as_it_is_until_it_has_read_the_repetition(
     assert JoinRequest(pb.OpenIterationRequest(), lambda: 9.0, None).aged().dataset_age_s == 0.0
 
 
-def test_a_prompt_refusal_is_final(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prompt_refusal_is_final(monkeypatch: pytest.MonkeyPatch) -> None:
     dispatcher = Dispatcher(monkeypatch, delays_s=[PROMPT_REFUSAL_S / 2, 0.0])
     with pytest.raises(FailedPreconditionError, match="another run"):
         dispatcher.join()
     assert len(dispatcher.ages) == 1
 
 
-def test_a_refusal_that_is_prompt_the_second_time_is_final(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prompt_refusal_after_late_refusal_is_final(monkeypatch: pytest.MonkeyPatch) -> None:
     dispatcher = Dispatcher(monkeypatch, delays_s=[LATE_S, 0.0, 0.0])
     with pytest.raises(FailedPreconditionError):
         dispatcher.join()
@@ -88,7 +88,7 @@ def test_a_refusal_that_is_prompt_the_second_time_is_final(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize(("refusals", "joins"), [(3, True), (4, False), (9, False)])
-def test_late_refusals_are_asked_about_so_many_times(
+def test_late_refusals_are_retried_limited_times(
     monkeypatch: pytest.MonkeyPatch, refusals: int, joins: bool
 ) -> None:
     dispatcher = Dispatcher(monkeypatch, delays_s=[LATE_S] * refusals)
@@ -101,7 +101,7 @@ def test_late_refusals_are_asked_about_so_many_times(
     assert dispatcher.ages == sorted(set(dispatcher.ages)), "each tells a greater age"
 
 
-def test_other_errors_are_final(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_join_error_other_than_refusal_is_final(monkeypatch: pytest.MonkeyPatch) -> None:
     dispatcher = Dispatcher(monkeypatch, delays_s=[LATE_S, LATE_S])
     dispatcher.error = NotFoundError("no dataset")
     with pytest.raises(NotFoundError):

@@ -1,4 +1,4 @@
-"""When a reader calls the dispatcher."""
+"""Pacing of a reader's calls to the dispatcher: heartbeats, grouped reports, and idle back-off."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from dataservice.client.pacing import AGAIN_S, GROUP_S, IDLE_MAX_S, Pacing
 from dataservice.config import HEARTBEATS_PER_S
 
 
-def test_without_news_only_the_heartbeat_is_due() -> None:
+def test_reader_without_news_calls_at_heartbeat_interval() -> None:
     assert Pacing(1.0, 10.0).due_s(urgent=False, idle=False, has_unreported=False) == 11.0
 
 
-def test_consumed_rows_are_told_in_groups() -> None:
+def test_consumed_rows_are_reported_in_groups() -> None:
     assert Pacing(1.0, 10.0).due_s(urgent=False, idle=False, has_unreported=True) == 10.0 + GROUP_S
 
 
-def test_a_broken_stream_is_told_at_once() -> None:
+def test_broken_stream_is_reported_at_once() -> None:
     assert Pacing(1.0, 10.0).due_s(urgent=True, idle=False, has_unreported=False) == 10.0
 
 
-def test_a_reader_that_has_run_dry_asks_at_once_then_ever_more_slowly() -> None:
+def test_idle_reader_calls_at_once_then_backs_off() -> None:
     pacing, now_s, gaps = Pacing(1.0, 0.0), 0.0, []
     assert pacing.due_s(urgent=False, idle=True, has_unreported=True) == 0.0
     for _ in range(12):
@@ -33,7 +33,7 @@ def test_a_reader_that_has_run_dry_asks_at_once_then_ever_more_slowly() -> None:
     assert gaps[-1] == pytest.approx(IDLE_MAX_S)
 
 
-def test_whoever_was_told_of_an_end_soon_has_an_answer_again() -> None:
+def test_idle_reader_told_of_end_calls_again_soon() -> None:
     pacing = Pacing(1.0, 0.0)
     for _ in range(12):
         pacing.record_call(0.0, idle=True)
@@ -43,7 +43,7 @@ def test_whoever_was_told_of_an_end_soon_has_an_answer_again() -> None:
 
 @pytest.mark.parametrize("asks_again", [False, True])
 @pytest.mark.parametrize("clients", [500, 2_000, 4_000])
-def test_readers_that_run_dry_together_leave_a_busy_dispatcher_time(
+def test_simultaneously_idle_readers_do_not_overload_dispatcher(
     clients: int, asks_again: bool
 ) -> None:
     """Half of the clients are readers, all of them idle from the same moment on."""
@@ -61,7 +61,7 @@ def test_readers_that_run_dry_together_leave_a_busy_dispatcher_time(
     assert calls / within_s <= 900, "it answers about 1,600"
 
 
-def test_data_make_the_next_idle_moment_fast_again() -> None:
+def test_received_data_reset_backoff_of_idle_reader() -> None:
     pacing = Pacing(1.0, 0.0)
     for _ in range(8):
         pacing.record_call(0.0, idle=True)

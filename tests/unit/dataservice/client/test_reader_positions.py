@@ -37,19 +37,19 @@ def state_of(saved: ReaderPosition) -> dict[str, Any]:
     return {"version": 1, "plan": "x", "stream": {"input": saved.to_json(), "row": 0}}
 
 
-def test_a_position_survives_json() -> None:
+def test_reader_position_survives_json() -> None:
     assert ReaderPosition.from_json(position().to_json()) == position()
     older = {key: value for key, value in position().to_json().items() if key != "varied"}
     assert ReaderPosition.from_json(older) == position(varied=False), "rows of passes in one order"
 
 
 @pytest.mark.parametrize("state", [None, {}, {"service": 2}, {"service": 1, "plan": "p"}])
-def test_anything_else_is_no_position(state: object) -> None:
+def test_malformed_reader_position_is_refused(state: object) -> None:
     with pytest.raises(InvalidArgumentError):
         ReaderPosition.from_json(state)
 
 
-def test_merged_positions_count_what_all_consumed() -> None:
+def test_merged_position_has_rows_consumed_by_all_readers() -> None:
     other = position(consumed=Consumed(Ranges([(3, 5)]), {2: 4, 6: 1}), origins=("b",))
     merged = ds.merge_states([state_of(position()), state_of(other)])
     found = ReaderPosition.from_json(merged["stream"]["input"])
@@ -67,37 +67,37 @@ def test_merged_positions_count_what_all_consumed() -> None:
         ({**state_of(position(origins=("b",))), "plan": "y"}, "differ in state\\['plan'\\]"),
     ],
 )
-def test_what_does_not_belong_together_is_not_merged(other: Any, message: str) -> None:
+def test_states_that_do_not_belong_together_are_not_merged(other: Any, message: str) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
         ds.merge_states([state_of(position()), other])
 
 
 @pytest.mark.parametrize("states", [[], {}, [{"version": 1}]])
-def test_merging_needs_states_of_readers(states: Any) -> None:
+def test_merge_states_refuses_anything_but_reader_states(states: Any) -> None:
     with pytest.raises(InvalidArgumentError, match="merge_states"):
         ds.merge_states(states)
 
 
-def test_rewinding_takes_back_what_came_later() -> None:
+def test_rewind_removes_rows_of_later_elements() -> None:
     consumed = Consumed(Ranges([(0, 3)]), {3: 9})
     rewind(consumed, [(RowSpan(1, 0, 4, 6), RowSpan(3, 0, 2, 9)), (RowSpan(1, 0, 6, 8, True),)])
     assert consumed == Consumed(Ranges([(0, 1), (2, 3)]), {1: 4, 3: 2})
 
 
-class Rows(LivePosition):
+class RowCountPosition(LivePosition):
     """A position after a number of rows of a source without a known order."""
 
     def __init__(self, rows: int) -> None:
         self.rows = rows
 
-    def after(self, rows: int) -> Rows:
-        return Rows(self.rows + rows)
+    def after(self, rows: int) -> RowCountPosition:
+        return RowCountPosition(self.rows + rows)
 
     def to_json(self) -> State:
         return {"rows": self.rows}
 
 
-class Source(BatchStream):
+class FortyRowStream(BatchStream):
     """A stream of 40 rows, in chunks of 5."""
 
     def __init__(self) -> None:
@@ -110,7 +110,7 @@ class Source(BatchStream):
         return pa.record_batch({"x": list(range(self.rows - 5, self.rows))})
 
     def state(self) -> Any:
-        return Rows(self.rows)
+        return RowCountPosition(self.rows)
 
     def state_after(self, state: Any, rows: int) -> Any:
         return state.after(rows)
@@ -136,7 +136,7 @@ def remote(*, ordered: bool = False, batched: bool = False) -> ds.Dataset:
 
 
 def opened(dataset: ds.Dataset, monkeypatch: pytest.MonkeyPatch) -> BatchStream:
-    monkeypatch.setattr(ServiceSource, "open", lambda _self, _context: Source())
+    monkeypatch.setattr(ServiceSource, "open", lambda _self, _context: FortyRowStream())
     return dataset.node.open(RunContext())
 
 
@@ -161,7 +161,7 @@ def rows_in(state: Any) -> int:
         (lambda d: d.batch(4).filter(ds.col("x") > 1), [0, 4]),
     ],
 )
-def test_a_position_says_how_many_rows_are_used(
+def test_position_counts_rows_used_by_operators(
     build: Any, rows: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dataset = build(remote())
@@ -172,7 +172,7 @@ def test_a_position_says_how_many_rows_are_used(
             next(stream, None)
 
 
-def test_counters_go_with_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_position_has_counters_of_take_and_enumerate(monkeypatch: pytest.MonkeyPatch) -> None:
     with opened(remote().take(11).enumerate().batch(4), monkeypatch) as stream:
         next(stream)
         taken = {"input": {"input": {"rows": 4}, "row": 0}, "left": 7}
@@ -182,7 +182,7 @@ def test_counters_go_with_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
         }
 
 
-def test_reading_ahead_does_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prefetched_rows_are_not_counted_in_position(monkeypatch: pytest.MonkeyPatch) -> None:
     with opened(remote().batch(3).prefetch(2), monkeypatch) as stream:
         for number in range(5):
             assert rows_in(without_live_positions(stream.state())) == 3 * number
@@ -200,7 +200,9 @@ def test_reading_ahead_does_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
         (lambda d: d.concatenate(remote()), "position of concatenate"),
     ],
 )
-def test_what_would_not_be_exact_is_refused_by_name(build: Any, message: str) -> None:
+def test_inexact_position_after_distribute_is_refused_naming_operator(
+    build: Any, message: str
+) -> None:
     with pytest.raises(UnimplementedError, match=message):
         check_saveable(build(remote()).node)
     if "concatenate" not in message:
@@ -215,10 +217,10 @@ def test_what_would_not_be_exact_is_refused_by_name(build: Any, message: str) ->
         lambda d: d.batch(3).filter(ds.col("x") > 1),
     ],
 )
-def test_row_operators_keep_positions(build: Any) -> None:
+def test_row_operators_after_distribute_keep_position_saveable(build: Any) -> None:
     check_saveable(build(remote()).node)
 
 
-def test_a_row_inside_something_unknown_is_refused() -> None:
+def test_position_inside_unknown_operator_state_is_refused() -> None:
     with pytest.raises(FailedPreconditionError, match="another cut or order"):
-        without_live_positions({"input": {"input": Rows(3), "left": 2}, "row": 1})
+        without_live_positions({"input": {"input": RowCountPosition(3), "left": 2}, "row": 1})

@@ -1,4 +1,4 @@
-"""One consumer of coordinated reads: what it may hand out and ask for, and when it calls."""
+"""Round tracker of one consumer: rounds to request and hand out, roll calls, pacing of calls."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def tracker_with(answer: Answer, window: int = 8) -> RoundTracker[str]:
     return tracker
 
 
-class TestTracker:
-    def test_asks_once_within_the_window_and_of_workers_within_reach(self) -> None:
+class TestRoundTracker:
+    def test_rounds_are_requested_once_within_window_from_reachable_workers(self) -> None:
         tracker = tracker_with(answer_of(Block(0, 8, "a", 0), Block(8, 16, "b", 0)), window=10)
         assert tracker.asks({"a"}) == {"a": [Ask(0, 8, 0)]}
         assert tracker.asks({"a", "b"}) == {"b": [Ask(8, 10, 0)]}
@@ -37,7 +37,7 @@ class TestTracker:
         tracker.receive("b", 9, 0, "x", 1)
         assert tracker.asks({"a", "b"}) == {"a": [Ask(0, 8, 0)]}
 
-    def test_looks_around_while_there_is_room_and_nothing_to_ask_for(self) -> None:
+    def test_tracker_lacks_work_while_window_has_room_and_nothing_to_request(self) -> None:
         tracker = tracker_with(answer_of(Block(0, 4, "a", 0)), window=4)
         assert tracker.lacks_work()
         tracker.asks({"a"})
@@ -49,7 +49,7 @@ class TestTracker:
         tracker.take()
         assert tracker.lacks_work(), "the others may have gone on, too"
 
-    def test_hands_out_complete_rounds_in_order(self) -> None:
+    def test_complete_rounds_are_handed_out_in_order(self) -> None:
         block = Block(0, 8, "a", 0)
         tracker = tracker_with(answer_of(block))
         for number in (1, 0, 3):
@@ -58,7 +58,7 @@ class TestTracker:
         tracker.apply_answer(tracker.report(), answer_of(block, complete=3))
         assert [tracker.take() for _ in range(3)] == ["e0", "e1", None]
 
-    def test_drops_what_was_reassigned_and_keeps_what_is_complete(self) -> None:
+    def test_reassigned_rounds_are_dropped_and_complete_rounds_kept(self) -> None:
         tracker = tracker_with(answer_of(Block(0, 8, "a", 0)))
         tracker.asks({"a"})
         for number in range(4):
@@ -71,7 +71,7 @@ class TestTracker:
         assert tracker.asks({"a", "b"}) == {"b": [Ask(2, 8, 1)]}
         assert [tracker.take() for _ in range(3)] == ["a0", "a1", None]
 
-    def test_goes_on_where_it_is_told(self) -> None:
+    def test_tracker_continues_at_round_set_by_answer_or_seek(self) -> None:
         tracker = tracker_with(answer_of(Block(0, 8, "a", 0)))
         for number in range(4):
             tracker.receive("a", number, 0, f"a{number}", 1)
@@ -90,7 +90,7 @@ class TestTracker:
         tracker.receive("a", 1, 0, "huge", 10_000)
         assert tracker.window == 2
 
-    def test_word_that_it_stopped_is_waited_for(self) -> None:
+    def test_roll_call_holds_rounds_until_its_report_is_answered(self) -> None:
         block = Block(0, 8, "a", 0)
         tracker = tracker_with(answer_of(block))
         tracker.receive("a", 0, 0, "x", 1)
@@ -101,7 +101,7 @@ class TestTracker:
         tracker.apply_answer(report, Answer((block,), 0, 1, 0, 0, roll=3))
         assert (tracker.is_waited_for(), tracker.take()) == (False, "x")
 
-    def test_word_of_what_came_is_waited_for_once_nothing_is_under_way(self) -> None:
+    def test_report_of_received_rounds_is_awaited_once_none_are_in_flight(self) -> None:
         tracker = tracker_with(answer_of(Block(0, 2, "a", 0)))
         tracker.asks({"a"})
         tracker.receive("a", 0, 0, "x", 1)
@@ -112,7 +112,7 @@ class TestTracker:
         assert (tracker.is_waited_for(), tracker.unreported) == (False, 0)
 
 
-def test_when_a_consumer_speaks() -> None:
+def test_round_pacing_depends_on_waiting_and_unreported_rounds() -> None:
     pacing = RoundPacing(1.0, 0.0)
     quiet: dict[str, Any] = {"urgent": False, "waits": False, "unreported": 0, "window": 16}
     assert pacing.due_s(**quiet) == 0.0, "the first call is due at once"
@@ -125,7 +125,9 @@ def test_when_a_consumer_speaks() -> None:
     assert pacing.due_s(**{**quiet, "waits": True}) == 20.0 + 2 * POLL_FIRST_S
 
 
-def test_the_others_are_waited_for_with_words_and_an_end(caplog: pytest.LogCaptureFixture) -> None:
+def test_missing_consumers_are_warned_of_and_time_out_but_late_ones_do_not(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     wait = MissingConsumersWait(0, 3, 20.0)
     with caplog.at_level(logging.WARNING):
         assert wait.check(False, [1], [], 0.0) is None
@@ -142,6 +144,6 @@ def test_the_others_are_waited_for_with_words_and_an_end(caplog: pytest.LogCaptu
     assert "consumer_index 2 (behind)" in caplog.messages[-1]
 
 
-def test_asks_on_the_wire() -> None:
+def test_unpacking_asks_inverts_packing() -> None:
     asks = [Ask(3, 9, 1), Ask(12, 13, 2)]
     assert asks_of(unpack(pack_asks(asks, 7))) == (7, asks)

@@ -80,13 +80,13 @@ class Rounds(RuleBasedStateMachine):
             self.cluster.commit(decide.lose_reader(self.cluster.state, reader))
 
     @rule(index=st.integers(0, 2))
-    def call(self, index: int) -> None:
+    def send_report(self, index: int) -> None:
         consumer = self.consumers.get(index)
         if consumer is not None and consumer.report is None:
             consumer.report = consumer.tracker.report()
 
     @rule(index=st.integers(0, 2), copies=st.integers(1, 2))
-    def arrive(self, index: int, copies: int) -> None:
+    def deliver_report(self, index: int, copies: int) -> None:
         consumer = self.consumers.get(index)
         if consumer is None or consumer.report is None or consumer.answer is not None:
             return
@@ -97,7 +97,7 @@ class Rounds(RuleBasedStateMachine):
             consumer.answer = self.cluster.sync(consumer.reader, broken_worker_ids=broken, **marks)
 
     @rule(index=st.integers(0, 2))
-    def hear(self, index: int) -> None:
+    def deliver_answer(self, index: int) -> None:
         consumer = self.consumers.get(index)
         if consumer is None or consumer.report is None or consumer.answer is None:
             return
@@ -111,9 +111,9 @@ class Rounds(RuleBasedStateMachine):
         self.exchange(consumer)
 
     def sync(self, index: int) -> None:
-        self.call(index)
-        self.arrive(index, 1)
-        self.hear(index)
+        self.send_report(index)
+        self.deliver_report(index, 1)
+        self.deliver_answer(index)
 
     def exchange(self, consumer: Consumer) -> None:
         for name, asks in consumer.tracker.asks(set(self.givers)).items():
@@ -173,7 +173,7 @@ class Rounds(RuleBasedStateMachine):
             self.receive(index, 12)
             self.take(index, takes)
 
-    def get_on(self) -> None:
+    def check_progress(self) -> None:
         """Asserts that rounds go on once all consumers and a worker are there."""
         self.add_worker()
         for index in range(self.count):
@@ -191,7 +191,7 @@ class Rounds(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         if hasattr(self, "cluster"):
-            self.get_on()
+            self.check_progress()
             self.all_elements_of_a_round_are_of_one_group()
 
     @invariant()

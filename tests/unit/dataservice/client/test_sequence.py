@@ -27,7 +27,7 @@ def span(window: int, first: int, end: int, *, final: bool = False) -> RowSpan:
     return RowSpan(window, 0, first, end, final)
 
 
-def test_early_windows_wait_for_their_turn() -> None:
+def test_windows_arriving_early_are_held_until_their_turn() -> None:
     sequencer = Sequencer(Consumed(), 100)
     assert sequencer.add([span(1, 0, 2, final=True)], rows_of(1, 0, 2)) == []
     assert sequencer.holds_anything
@@ -38,7 +38,7 @@ def test_early_windows_wait_for_their_turn() -> None:
     assert not sequencer.holds_anything
 
 
-def test_chunks_end_at_multiples_and_with_their_window() -> None:
+def test_chunks_end_at_multiples_of_chunk_rows_and_at_window_end() -> None:
     sequencer = Sequencer(Consumed(), 4)
     assert values(sequencer.add([span(0, 0, 3)], rows_of(0, 0, 3))) == []
     chunks = sequencer.add([span(0, 3, 10, final=True)], rows_of(0, 3, 10))
@@ -46,7 +46,7 @@ def test_chunks_end_at_multiples_and_with_their_window() -> None:
     assert [chunk.span.final for chunk in chunks] == [False, False, True]
 
 
-def test_empty_windows_and_late_ends_hold_nobody_up() -> None:
+def test_empty_window_and_late_window_end_do_not_block_sequence() -> None:
     sequencer = Sequencer(Consumed(), 4)
     assert sequencer.add([span(0, 0, 0, final=True)], None) == []
     assert values(sequencer.add([span(1, 0, 4)], rows_of(1, 0, 4))) == [[100, 101, 102, 103]]
@@ -56,7 +56,7 @@ def test_empty_windows_and_late_ends_hold_nobody_up() -> None:
     assert not sequencer.holds_anything, "an end that is told twice opens nothing"
 
 
-def test_what_was_consumed_before_is_not_waited_for() -> None:
+def test_sequence_skips_rows_consumed_before() -> None:
     sequencer = Sequencer(Consumed(Ranges([(0, 2), (3, 5)]), {2: 6}), 4)
     chunks = sequencer.add(
         [span(2, 6, 9, final=True), span(5, 0, 1, final=True)],
@@ -65,7 +65,7 @@ def test_what_was_consumed_before_is_not_waited_for() -> None:
     assert values(chunks) == [[206, 207], [208], [500]]
 
 
-def test_the_cut_suits_the_first_rows() -> None:
+def test_chunk_rows_depend_on_width_of_first_rows() -> None:
     sequencer = Sequencer(Consumed())
     sequencer.add([span(0, 0, 1_000)], rows_of(0, 0, 1_000))
     assert sequencer.chunk_rows == 65_536
@@ -76,7 +76,7 @@ def test_the_cut_suits_the_first_rows() -> None:
 
 
 @given(st.data())
-def test_any_arrival_gives_one_sequence(data: st.DataObject) -> None:
+def test_windows_in_any_arrival_order_give_one_sequence(data: st.DataObject) -> None:
     """Windows arrive in parts: in order within a window, in any order between windows."""
     sizes = data.draw(st.lists(st.integers(0, 9), min_size=1, max_size=5), label="rows")
     starts = [data.draw(st.integers(0, size)) for size in sizes]
@@ -116,7 +116,7 @@ def _parts(data: st.DataObject, window: int, row: int, size: int) -> Iterator[Ro
     yield span(window, size, size, final=True)
 
 
-def test_a_plan_is_split_where_its_elements_become_batches() -> None:
+def test_without_tail_splits_plan_at_first_batch() -> None:
     rows = ds.Dataset.range(9).filter(ds.col("id") > 1)
     whole = rows.batch(2).map(lambda c: c).prefetch(2)
     head, tail = without_tail(whole.node)
@@ -126,7 +126,7 @@ def test_a_plan_is_split_where_its_elements_become_batches() -> None:
     assert without_tail(rows.node) == (rows.node, [])
 
 
-def test_batches_that_are_repeated_are_repeated_above_the_rows() -> None:
+def test_without_tail_keeps_repeat_of_batches_in_tail() -> None:
     rows = ds.Dataset.range(9).repeat(2)
     whole = rows.batch(4).repeat(2).prefetch(2)
     head, tail = without_tail(whole.node)

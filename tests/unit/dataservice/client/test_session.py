@@ -1,4 +1,4 @@
-"""A read session: when it is idle, when it is at the end, and what it tells the dispatcher."""
+"""A read session: idleness, end of data, streams to workers, and reports to the dispatcher."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def members(*workers: str) -> list[pb.WorkerInfo]:
     return [pb.WorkerInfo(worker_id=worker, address=f"{worker}:1") for worker in workers]
 
 
-def test_a_reader_is_waited_on_while_a_taker_finds_nothing() -> None:
+def test_session_is_waited_on_only_while_taker_finds_no_element() -> None:
     reader = Reader(DYNAMIC)
     assert not reader.session.is_waited_on()
     reader.session.begin_wait()
@@ -89,7 +89,7 @@ def test_a_reader_is_waited_on_while_a_taker_finds_nothing() -> None:
     assert not reader.session.is_waited_on()
 
 
-def test_workers_are_out_of_reach_until_they_are_heard() -> None:
+def test_broken_workers_are_out_of_reach_until_heard() -> None:
     for policy in (DYNAMIC, OFF):
         reader = Reader(policy, "a", "b")
         assert reader.session.out_of_reach() == {}, "nobody has tried"
@@ -104,7 +104,7 @@ def test_workers_are_out_of_reach_until_they_are_heard() -> None:
         assert reader.session.out_of_reach() == others, "windows go to a worker that is heard"
 
 
-def test_a_reader_is_idle_only_while_somebody_waits_for_nothing_known() -> None:
+def test_session_is_idle_only_while_awaited_with_no_rows_due() -> None:
     reader = Reader(DYNAMIC, "a")
     assert not reader.session.is_idle()
     reader.session.begin_wait()
@@ -119,7 +119,7 @@ def test_a_reader_is_idle_only_while_somebody_waits_for_nothing_known() -> None:
     assert not reader.session.is_idle()
 
 
-def test_a_reader_is_not_idle_while_a_worker_has_said_that_more_follows() -> None:
+def test_session_is_not_idle_while_worker_announced_more_rows() -> None:
     reader = Reader(DYNAMIC, "a")
     reader.session.begin_wait()
     reader.use(reader.frame(0, 4, final=True, more=True))
@@ -129,7 +129,7 @@ def test_a_reader_is_not_idle_while_a_worker_has_said_that_more_follows() -> Non
 
 
 @pytest.mark.parametrize("how", ["ended", "broken", "lost"])
-def test_what_a_stream_promised_is_forgotten_with_it(how: str) -> None:
+def test_announced_rows_are_forgotten_when_their_stream_ends(how: str) -> None:
     reader = Reader(DYNAMIC, "a")
     reader.session.begin_wait()
     reader.use(reader.frame(0, 4, final=True, more=True))
@@ -142,7 +142,7 @@ def test_what_a_stream_promised_is_forgotten_with_it(how: str) -> None:
     assert reader.session.is_idle()
 
 
-def test_the_end_is_told_once_and_asked_for_anew() -> None:
+def test_end_is_taken_once_per_reply() -> None:
     reader = Reader(DYNAMIC, "a")
     reader.session.begin_wait()
     reader.call(ended=True, workers=members("a"))
@@ -150,7 +150,7 @@ def test_the_end_is_told_once_and_asked_for_anew() -> None:
     assert not reader.session.take_end()
 
 
-def test_who_asks_again_after_an_end_soon_has_an_answer_however_often() -> None:
+def test_reader_waiting_again_after_end_calls_soon_however_often() -> None:
     reader, now_s = Reader(DYNAMIC, "a"), 0.0
     for _ in range(20):
         reader.session.begin_wait()
@@ -162,13 +162,13 @@ def test_who_asks_again_after_an_end_soon_has_an_answer_however_often() -> None:
     assert reader.session.time_to_call(now_s) <= AGAIN_S + 1e-9
 
 
-def test_an_end_that_nobody_asked_for_is_not_one() -> None:
+def test_end_is_ignored_while_nobody_waits() -> None:
     reader = Reader(DYNAMIC, "a")
     reader.call(ended=True, workers=members("a"))
     assert not reader.session.take_end()
 
 
-def test_rows_that_arrive_after_the_end_take_it_back() -> None:
+def test_rows_received_after_end_revoke_it() -> None:
     reader = Reader(DYNAMIC, "a")
     reader.session.begin_wait()
     reader.call(ended=True, workers=members("a"))
@@ -178,14 +178,14 @@ def test_rows_that_arrive_after_the_end_take_it_back() -> None:
     assert not reader.session.take_end()
 
 
-def test_a_finished_iteration_stays_finished() -> None:
+def test_finished_iteration_stays_at_end() -> None:
     reader = Reader(DYNAMIC, "a")
     reader.call(iteration_finished=True, workers=members("a"))
     assert reader.session.take_end()
     assert reader.session.take_end()
 
 
-def test_finished_tasks_may_have_elements_on_their_way() -> None:
+def test_iteration_without_windows_ends_once_its_last_element_is_taken() -> None:
     reader = Reader(OFF, "a", "b")
     reader.session.begin_wait()
     reader.call(ended=True, iteration_finished=True, workers=members("a", "b"))
@@ -200,7 +200,7 @@ def test_finished_tasks_may_have_elements_on_their_way() -> None:
     assert reader.session.take_end()
 
 
-def test_a_call_says_what_was_consumed_once() -> None:
+def test_consumed_rows_are_reported_in_one_call_only() -> None:
     reader = Reader(DYNAMIC, "a")
     reader.use(reader.frame(0, 4))
     assert [(m.window, m.row, m.final) for m in reader.call(workers=members("a")).consumed] == [
@@ -209,7 +209,7 @@ def test_a_call_says_what_was_consumed_once() -> None:
     assert not reader.call(workers=members("a")).consumed
 
 
-def test_a_broken_stream_is_reported_at_once_with_what_it_had_sent() -> None:
+def test_broken_stream_is_reported_at_once_with_rows_it_had_sent() -> None:
     reader = Reader(DYNAMIC, "a", "b")
     reader.frame(0, 4)
     reader.session.record_broken(reader.opened[0], UnavailableError("gone"), 5.0)
@@ -220,7 +220,7 @@ def test_a_broken_stream_is_reported_at_once_with_what_it_had_sent() -> None:
     assert not reader.call(5.0, workers=members("a", "b")).broken_worker_ids
 
 
-def test_a_worker_gets_a_new_stream_only_after_the_dispatcher_knows_and_some_time() -> None:
+def test_broken_stream_is_reopened_only_once_reported_and_after_pause() -> None:
     reader = Reader(DYNAMIC, "a")
     reader.session.record_broken(reader.opened[0], UnavailableError("gone"), 5.0)
     reader.join("a", now_s=60.0)
@@ -231,13 +231,13 @@ def test_a_worker_gets_a_new_stream_only_after_the_dispatcher_knows_and_some_tim
     assert [stream.worker_id for stream in reader.opened] == ["a", "a"]
 
 
-def test_the_stream_of_a_lost_worker_is_dropped() -> None:
+def test_stream_of_lost_worker_is_dropped() -> None:
     reader = Reader(DYNAMIC, "a", "b")
     reader.call(workers=members("b"))
     assert [stream.dropped for stream in reader.opened] == [True, False]
 
 
-def test_fences_are_answered_in_the_next_call() -> None:
+def test_fences_are_answered_in_next_call() -> None:
     reader = Reader(DYNAMIC, "a")
     reader.frame(0, 4)
     fences = [pb.Mark(window=0, generation=0, row=0), pb.Mark(window=7, generation=2, row=30)]
@@ -247,7 +247,7 @@ def test_fences_are_answered_in_the_next_call() -> None:
     assert released == {(0, 0, 4), (7, 2, 30)}
 
 
-def test_a_reader_that_has_all_rows_says_so_before_it_has_used_them() -> None:
+def test_window_received_whole_is_released_before_it_is_consumed() -> None:
     reader = Reader(DYNAMIC, "a")
     reader.frame(0, 4, final=True)
     reader.session.record_taken()
@@ -257,7 +257,7 @@ def test_a_reader_that_has_all_rows_says_so_before_it_has_used_them() -> None:
 
 
 @pytest.mark.parametrize("error", [DataLossError("bits"), UnavailableError("gone")])
-def test_only_damage_that_does_not_stop_is_given_up(error: Exception) -> None:
+def test_stream_is_given_up_after_repeated_damage_but_not_unavailability(error: Exception) -> None:
     reader = Reader(DYNAMIC, "a")
     retried = [
         reader.session.record_broken(reader.opened[0], error, 0.0)
@@ -267,7 +267,7 @@ def test_only_damage_that_does_not_stop_is_given_up(error: Exception) -> None:
     assert retried[-1] is not isinstance(error, DataLossError)
 
 
-def test_changes_of_the_workers_are_added_to_what_is_known() -> None:
+def test_member_changes_are_applied_to_known_workers() -> None:
     reader = Reader(DYNAMIC)
     reader.call(workers=members("a", "b"), members_version=3)
     request = reader.call(
@@ -284,7 +284,7 @@ def test_changes_of_the_workers_are_added_to_what_is_known() -> None:
     assert list(reader.session.workers.addresses) == ["b", "c"]
 
 
-def test_workers_without_a_version_are_asked_for_again() -> None:
+def test_worker_set_without_version_is_requested_in_full_again() -> None:
     reader = Reader(DYNAMIC)
     reader.call(workers=members("a"), members_version=3)
     reader.call(workers=members("b"))
@@ -292,7 +292,7 @@ def test_workers_without_a_version_are_asked_for_again() -> None:
     assert reader.call().members_known == 0
 
 
-def test_a_reader_of_many_has_streams_to_some_workers() -> None:
+def test_one_of_many_readers_opens_streams_to_some_workers() -> None:
     reader = Reader(DYNAMIC)
     many = members(*(f"w{number}" for number in range(40)))
     reader.session.begin(pb.OpenIterationReply(workers=many, readers=40), 0.0)
@@ -308,7 +308,7 @@ def test_a_reader_of_many_has_streams_to_some_workers() -> None:
     assert not any(stream.dropped for stream in reader.opened)
 
 
-def test_a_reader_that_others_may_join_begins_with_few_workers() -> None:
+def test_reader_of_shared_job_begins_with_few_workers() -> None:
     many = members(*(f"w{number}" for number in range(40)))
     alone, shared = Reader(DYNAMIC), Reader(DYNAMIC, is_shared=True)
     for reader in (alone, shared):
@@ -321,7 +321,7 @@ def test_a_reader_that_others_may_join_begins_with_few_workers() -> None:
     assert len(shared.opened) == 40, "nobody has come"
 
 
-def test_readers_that_join_one_by_one_leave_each_other_workers() -> None:
+def test_readers_joining_one_by_one_each_keep_few_workers() -> None:
     many = members(*(f"w{number}" for number in range(40)))
     readers = [Reader(DYNAMIC, is_shared=True) for _ in range(20)]
     for number, reader in enumerate(readers, 1):
@@ -332,7 +332,7 @@ def test_readers_that_join_one_by_one_leave_each_other_workers() -> None:
     assert {len(reader.opened) for reader in readers} == {LEAST_WORKERS}
 
 
-def test_workers_that_join_a_fleet_with_enough_readers_are_read_from() -> None:
+def test_one_of_many_readers_opens_streams_to_some_added_workers() -> None:
     before, after = members(*(f"w{n}" for n in range(8))), members(*(f"w{n}" for n in range(40)))
     reader = Reader(DYNAMIC)
     reader.session.begin(pb.OpenIterationReply(workers=before, readers=40), 0.0)
@@ -341,7 +341,7 @@ def test_workers_that_join_a_fleet_with_enough_readers_are_read_from() -> None:
     assert not any(stream.dropped for stream in reader.opened)
 
 
-def test_what_has_no_windows_is_read_from_all_workers() -> None:
+def test_reader_without_windows_opens_streams_to_all_workers() -> None:
     reader = Reader(OFF)
     many = members(*(f"w{number}" for number in range(40)))
     reader.session.begin(pb.OpenIterationReply(workers=many, readers=40), 0.0)

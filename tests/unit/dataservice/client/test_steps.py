@@ -35,7 +35,7 @@ def span(window: int, first: int, end: int, final: bool = False) -> RowSpan:
     return RowSpan(window, 0, first, end, final)
 
 
-def test_rows_of_a_position_inside_an_element() -> None:
+def test_mark_advances_to_row_inside_element() -> None:
     steps = chain([span(0, 0, 10)], [span(0, 10, 14, True), span(1, 0, 6)])
     mark = ConsumedMark(steps[0])
     assert mark.advance(StreamPosition(STREAM, steps[0], 12)) == [
@@ -52,7 +52,7 @@ def test_rows_of_a_position_inside_an_element() -> None:
     assert mark.is_at(steps[2])
 
 
-def test_an_element_that_cannot_be_cut_counts_when_it_is_complete() -> None:
+def test_indivisible_element_counts_only_when_complete() -> None:
     steps = chain([span(0, 0, 10)])
     steps[1].rows = 4
     mark = ConsumedMark(steps[0])
@@ -64,7 +64,7 @@ def test_an_element_that_cannot_be_cut_counts_when_it_is_complete() -> None:
     st.lists(st.lists(st.integers(1, 5), min_size=1, max_size=3), max_size=6),
     st.lists(st.integers(0, 60), max_size=8),
 )
-def test_every_row_passes_once_and_in_order(sizes: list[list[int]], stops: list[int]) -> None:
+def test_mark_passes_every_row_once_in_order(sizes: list[list[int]], stops: list[int]) -> None:
     at = 0
     elements = []
     for parts in sizes:
@@ -116,7 +116,7 @@ def steps_of(stream: ServiceStream, of: EndlessReader) -> int:
 
 
 @pytest.mark.parametrize("receipt_sources", [None, ReceiptSources("owner")])
-def test_elements_that_are_used_up_are_forgotten(
+def test_consumed_elements_keep_no_steps_in_memory(
     receipt_sources: ReceiptSources | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = ReadSpec(target="here:1", dataset_id="d", policy=ShardingPolicy.DYNAMIC)

@@ -28,7 +28,7 @@ def take(tracker: TaskTracker, worker: str, *spans: RowSpan) -> tuple[RowSpan, .
     return accepted
 
 
-def test_a_worker_that_begins_its_share_anew_gives_nothing_twice() -> None:
+def test_share_begun_anew_by_worker_gives_no_row_twice() -> None:
     tracker = TaskTracker(DATA)
     tracker.assign_passes(["a"])
     assert take(tracker, "a", span(1, 0, 4), span(1, 4, 8)) == (span(1, 0, 4), span(1, 4, 8))
@@ -38,14 +38,14 @@ def test_a_worker_that_begins_its_share_anew_gives_nothing_twice() -> None:
     assert (accepted.slices, accepted.spans) == (((8, 2),), (span(1, 8, 10),))
 
 
-def test_each_worker_makes_a_pass_of_its_own() -> None:
+def test_each_worker_is_assigned_its_own_pass() -> None:
     tracker = TaskTracker(OFF)
     tracker.assign_passes(["a", "b"])
     tracker.assign_passes(["b", "c"])
     assert [tracker.received_for(worker) for worker in "abc"] == [{"0": ()}, {"1": ()}, {"2": ()}]
 
 
-def test_passes_are_dealt_to_those_who_are_there_first() -> None:
+def test_saved_passes_are_dealt_to_workers_present_first() -> None:
     saved = [TaskMark(0, ((0, 4),), None), TaskMark(1, (), None), TaskMark(2, ((0, 4),), 4)]
     for workers, dealt in (
         ("a", [{"0": ((0, 4),), "1": ()}]),
@@ -59,7 +59,7 @@ def test_passes_are_dealt_to_those_who_are_there_first() -> None:
         assert tracker.received_for("late") == {}
 
 
-def test_a_position_has_what_was_used_up_and_not_what_came_later() -> None:
+def test_task_mark_has_consumed_rows_only() -> None:
     tracker = TaskTracker(OFF)
     tracker.assign_passes(["a"])
     spans = take(tracker, "a", span(0, 0, 4), span(0, 4, 8))
@@ -73,7 +73,7 @@ def test_a_position_has_what_was_used_up_and_not_what_came_later() -> None:
     assert mark.is_over
 
 
-def test_the_size_of_a_task_is_known_only_without_a_gap() -> None:
+def test_task_size_is_known_only_without_gap() -> None:
     tracker = TaskTracker(OFF)
     tracker.assign_passes(["a"])
     take(tracker, "a", span(0, 4, 8))
@@ -81,7 +81,7 @@ def test_the_size_of_a_task_is_known_only_without_a_gap() -> None:
     assert tracker.marks() == (TaskMark(0, ((4, 8),), None),)
 
 
-def test_rows_without_a_task_are_refused() -> None:
+def test_rows_without_task_number_are_refused() -> None:
     tracker = TaskTracker(OFF)
     tracker.assign_passes(["a"])
     with pytest.raises(DataLossError, match="does not number its tasks"):
@@ -89,7 +89,7 @@ def test_rows_without_a_task_are_refused() -> None:
 
 
 @given(st.integers(0, 1 << 40), st.integers(0, 1 << 60), st.text(), st.text())
-def test_a_bookmark_comes_as_it_was_sent(task: int, row: int, plan: str, stream: str) -> None:
+def test_decoding_bookmark_inverts_encoding(task: int, row: int, plan: str, stream: str) -> None:
     sent = Bookmark(row, plan, stream)
     assert decode_bookmark(encode_bookmark(task, sent)) == (task, sent)
 
@@ -97,13 +97,13 @@ def test_a_bookmark_comes_as_it_was_sent(task: int, row: int, plan: str, stream:
 @pytest.mark.parametrize(
     "encoded", [b"", b"\xff", b"1", b"[]", b"[0, 1]", b'[0, -1, "p", "{}"]', b'[0, 1, "p", []]']
 )
-def test_a_damaged_bookmark_is_refused(encoded: bytes) -> None:
+def test_damaged_bookmark_is_data_loss(encoded: bytes) -> None:
     with pytest.raises(DataLossError, match="damaged bookmark"):
         decode_bookmark(encoded)
 
 
 @pytest.mark.parametrize("encoded", [[-1, [], None], [0, [[3, 2]], None], [0, [[0, 1], [1, 2]], 3]])
-def test_a_damaged_mark_is_refused(encoded: list[object]) -> None:
+def test_damaged_task_mark_is_refused(encoded: list[object]) -> None:
     with pytest.raises(ValueError, match="task"):
         TaskMark.from_json(encoded)
 
@@ -112,7 +112,7 @@ def bookmark(row: int) -> Bookmark:
     return Bookmark(row, "plan", json.dumps({"at": row}))
 
 
-def test_a_position_has_the_newest_bookmark_that_leaves_nothing_out() -> None:
+def test_task_mark_has_newest_bookmark_without_missing_rows() -> None:
     tracker = TaskTracker(OFF)
     tracker.assign_passes(["a"])
     tracker.record_bookmark(0, bookmark(4))
@@ -131,7 +131,7 @@ def test_a_position_has_the_newest_bookmark_that_leaves_nothing_out() -> None:
     }
 
 
-def test_a_task_that_is_over_needs_no_bookmark() -> None:
+def test_mark_of_finished_task_has_no_bookmark() -> None:
     tracker = TaskTracker(OFF)
     tracker.assign_passes(["a"])
     for row in range(2, 10, 2):
@@ -142,7 +142,7 @@ def test_a_task_that_is_over_needs_no_bookmark() -> None:
     assert [mark.bookmark for mark in tracker.marks([spans])] == [bookmark(6)]
 
 
-def test_bookmarks_survive_a_life_without_new_ones() -> None:
+def test_bookmark_survives_resume_without_newer_bookmarks() -> None:
     tracker = TaskTracker(OFF)
     tracker.assign_passes(["a"])
     tracker.record_bookmark(0, bookmark(4))
@@ -158,11 +158,11 @@ def test_bookmarks_survive_a_life_without_new_ones() -> None:
     assert again.marks() == tracker.marks()
 
 
-def test_marks_of_older_versions_have_no_bookmark() -> None:
+def test_task_mark_of_older_version_has_no_bookmark() -> None:
     assert TaskMark.from_json([0, [[0, 3]], None]) == TaskMark(0, ((0, 3),), None)
 
 
-def test_a_reader_keeps_few_bookmarks_and_always_one_that_it_can_use() -> None:
+def test_tracker_keeps_few_bookmarks_and_always_a_usable_one() -> None:
     tracker = TaskTracker(OFF)
     tracker.assign_passes(["a"])
     for row in range(1, 200):
@@ -184,7 +184,7 @@ def is_kept(tracker: TaskTracker, row: int) -> bool:
     return mark.bookmark == bookmark(row)
 
 
-class Made:
+class ModelWorkers:
     """The workers of one life of a program, each with a queue of the parts that it has to make."""
 
     def __init__(self, tracker: TaskTracker, told: dict[str, dict[str, Pairs]], rows: int) -> None:
@@ -215,7 +215,7 @@ class Made:
 
 
 @given(st.data(), st.integers(1, 12), st.integers(1, 3))
-def test_every_row_of_every_pass_is_used_up_once(
+def test_every_row_of_every_pass_is_consumed_once_across_resumes(
     data: st.DataObject, rows: int, first: int
 ) -> None:
     """A life ends at any moment, with any number of workers, and with received rows unused."""
@@ -228,7 +228,9 @@ def test_every_row_of_every_pass_is_used_up_once(
         encoded = json.loads(json.dumps([mark.to_json() for mark in state]))
         tracker = TaskTracker(OFF, [TaskMark.from_json(item) for item in encoded])
         tracker.assign_passes(workers)
-        made = Made(tracker, {worker: tracker.received_for(worker) for worker in workers}, rows)
+        made = ModelWorkers(
+            tracker, {worker: tracker.received_for(worker) for worker in workers}, rows
+        )
         is_last = life == 3
         waiting: list[RowSpan] = []
         for _ in range(10_000 if is_last else data.draw(st.integers(0, 12))):

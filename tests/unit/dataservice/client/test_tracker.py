@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dataservice.client.tracker import RowMark, Tracker
+from dataservice.client.tracker import Tracker
 from dataservice.errors import DataLossError
+from dataservice.ranges import RowMark
 from dataservice.wire.elements import NO_WINDOW, RowSpan
 
 
@@ -15,13 +16,13 @@ def span(first: int, end: int, *, window: int = 0, generation: int = 0, final: b
     return RowSpan(window, generation, first, end, final)
 
 
-def test_rows_in_order_are_all_new() -> None:
+def test_rows_received_in_order_are_all_new() -> None:
     tracker = Tracker()
     assert tracker.receive("a", [span(0, 4)]).slices == ((0, 4),)
     assert tracker.receive("a", [span(4, 9, final=True)]).slices == ((0, 5),)
 
 
-def test_what_was_received_is_dropped() -> None:
+def test_rows_received_twice_are_dropped() -> None:
     tracker = Tracker()
     tracker.receive("a", [span(0, 4)])
     again = tracker.receive("a", [span(0, 4)])
@@ -29,7 +30,7 @@ def test_what_was_received_is_dropped() -> None:
     assert again.spans == ()
 
 
-def test_overlap_is_trimmed_by_row() -> None:
+def test_overlapping_frame_is_trimmed_to_new_rows() -> None:
     tracker = Tracker()
     tracker.receive("a", [span(0, 4)])
     accepted = tracker.receive("b", [span(2, 8, generation=1), span(0, 3, window=7)])
@@ -37,7 +38,7 @@ def test_overlap_is_trimmed_by_row() -> None:
     assert accepted.spans[0] == span(4, 8, generation=1)
 
 
-def test_a_batch_that_is_a_unit_is_not_cut() -> None:
+def test_overlapping_indivisible_frame_is_data_loss() -> None:
     tracker = Tracker()
     tracker.receive("a", [span(0, 4)])
     with pytest.raises(DataLossError, match="4 of 6 rows"):
@@ -45,7 +46,7 @@ def test_a_batch_that_is_a_unit_is_not_cut() -> None:
     assert tracker.receive("a", [span(4, 5)]).slices == ((0, 1),)
 
 
-def test_a_gap_is_refused_and_changes_nothing() -> None:
+def test_gap_in_rows_is_data_loss_and_changes_nothing() -> None:
     tracker = Tracker()
     tracker.receive("a", [span(0, 4)])
     with pytest.raises(DataLossError, match="window 0 generation 0 continues at row 5"):
@@ -53,7 +54,7 @@ def test_a_gap_is_refused_and_changes_nothing() -> None:
     assert tracker.receive("a", [span(0, 3, window=1)]).slices == ((0, 3),)
 
 
-def test_a_window_that_another_reader_began_starts_where_the_lease_says() -> None:
+def test_window_begun_by_other_reader_starts_at_row_of_its_lease() -> None:
     tracker = Tracker()
     accepted = tracker.receive("a", [span(100, 120, generation=3)])
     assert accepted.slices == ((0, 20),)
@@ -61,7 +62,7 @@ def test_a_window_that_another_reader_began_starts_where_the_lease_says() -> Non
     assert tracker.marks() == (RowMark(0, 3, 120, False),)
 
 
-def test_a_fenced_generation_is_refused_and_its_rows_are_released() -> None:
+def test_fenced_generation_is_refused_and_its_rows_released() -> None:
     tracker = Tracker()
     tracker.receive("a", [span(0, 4)])
     tracker.fence(0, 0)
@@ -70,7 +71,7 @@ def test_a_fenced_generation_is_refused_and_its_rows_are_released() -> None:
     assert tracker.receive("b", [span(4, 9, generation=1)]).slices == ((0, 5),)
 
 
-def test_a_fence_for_a_window_never_seen_releases_nothing_and_keeps_its_start_open() -> None:
+def test_fence_of_unseen_window_releases_no_rows_and_leaves_its_start_open() -> None:
     tracker = Tracker()
     tracker.fence(5, 2)
     assert tracker.releases() == (RowMark(5, 2, 0, False),)
@@ -79,14 +80,14 @@ def test_a_fence_for_a_window_never_seen_releases_nothing_and_keeps_its_start_op
     assert tracker.receive("b", [span(40, 43, window=5, generation=3)]).slices == ((0, 3),)
 
 
-def test_a_window_received_whole_is_released_as_final() -> None:
+def test_fenced_window_received_whole_is_released_as_final() -> None:
     tracker = Tracker()
     tracker.receive("a", [span(0, 4, final=True)])
     tracker.fence(0, 0)
     assert tracker.releases() == (RowMark(0, 0, 4, True),)
 
 
-def test_fencing_a_worker_spares_other_workers_and_finished_windows() -> None:
+def test_fencing_worker_spares_other_workers_and_finished_windows() -> None:
     tracker = Tracker()
     tracker.receive("a", [span(0, 4), span(0, 2, window=1, final=True)])
     tracker.receive("b", [span(0, 4, window=2)])
@@ -94,7 +95,7 @@ def test_fencing_a_worker_spares_other_workers_and_finished_windows() -> None:
     assert tracker.releases() == (RowMark(0, 0, 4, False),)
 
 
-def test_marks_are_told_once_and_again_after_a_failure() -> None:
+def test_marks_are_reported_until_confirmed() -> None:
     tracker = Tracker()
     accepted = tracker.receive("a", [span(0, 4, final=True)])
     tracker.consume(accepted.spans)
@@ -106,21 +107,21 @@ def test_marks_are_told_once_and_again_after_a_failure() -> None:
     assert not tracker.has_unreported()
 
 
-def test_a_finished_window_stays_finished() -> None:
+def test_finished_window_accepts_no_more_rows() -> None:
     tracker = Tracker()
     tracker.consume(tracker.receive("a", [span(0, 4, final=True)]).spans)
     tracker.confirm(tracker.marks(), ())
     assert tracker.receive("b", [span(0, 4, generation=9)]).slices == ()
 
 
-def test_an_empty_window_needs_no_consumer() -> None:
+def test_empty_window_is_marked_final_without_consumption() -> None:
     tracker = Tracker()
     tracker.receive("a", [span(0, 0, final=True)])
     assert tracker.is_quiet()
     assert tracker.marks() == (RowMark(0, 0, 0, True),)
 
 
-def test_the_end_may_come_after_the_last_row() -> None:
+def test_window_end_may_arrive_after_last_row() -> None:
     tracker = Tracker()
     tracker.consume(tracker.receive("a", [span(0, 4)]).spans)
     assert not tracker.is_quiet()
@@ -129,7 +130,7 @@ def test_the_end_may_come_after_the_last_row() -> None:
     assert tracker.marks() == (RowMark(0, 0, 4, True),)
 
 
-def test_quiet_means_that_no_row_is_due() -> None:
+def test_tracker_is_quiet_once_windows_are_received_whole() -> None:
     tracker = Tracker()
     tracker.receive("a", [span(0, 4)])
     assert not tracker.is_quiet()
@@ -137,7 +138,7 @@ def test_quiet_means_that_no_row_is_due() -> None:
     assert tracker.is_quiet()
 
 
-def test_settling_releases_what_is_received_whole_and_still_marks_its_consumption() -> None:
+def test_released_whole_window_still_reports_its_consumption() -> None:
     tracker = Tracker()
     accepted = tracker.receive("a", [span(0, 4, final=True), span(0, 2, window=1)])
     tracker.release_received()
@@ -146,13 +147,13 @@ def test_settling_releases_what_is_received_whole_and_still_marks_its_consumptio
     assert RowMark(0, 0, 4, True) in tracker.marks()
 
 
-def test_a_fence_for_a_window_never_seen_is_released_where_its_lease_began() -> None:
+def test_fence_of_unseen_window_is_released_at_start_of_its_lease() -> None:
     tracker = Tracker()
     tracker.fence(5, 2, 40)
     assert tracker.releases() == (RowMark(5, 2, 40, False),)
 
 
-def test_rows_without_a_window_pass_once_from_each_worker() -> None:
+def test_rows_without_window_are_accepted_once_from_each_worker() -> None:
     tracker = Tracker()
     for worker in ("a", "b"):
         for first in (0, 8, 16):
@@ -163,7 +164,7 @@ def test_rows_without_a_window_pass_once_from_each_worker() -> None:
 
 
 @given(st.permutations(range(6)))
-def test_consumption_out_of_order_marks_the_unbroken_beginning(order: list[int]) -> None:
+def test_out_of_order_consumption_marks_only_unbroken_prefix(order: list[int]) -> None:
     tracker = Tracker()
     parts = [tracker.receive("a", [span(i * 3, i * 3 + 3, final=i == 5)]).spans for i in range(6)]
     done: set[int] = set()
@@ -176,7 +177,7 @@ def test_consumption_out_of_order_marks_the_unbroken_beginning(order: list[int])
 
 
 @given(st.data())
-def test_every_row_once_under_any_schedule_of_frames_fences_and_replays(
+def test_every_row_is_accepted_once_under_any_schedule_of_fences_and_replays(
     data: st.DataObject,
 ) -> None:
     """A modelled worker replays a window from the released mark after each fence; zombies go on."""

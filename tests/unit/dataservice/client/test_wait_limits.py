@@ -1,4 +1,4 @@
-"""How long a reader waits for workers of a fixed list, and what it says meanwhile."""
+"""Time-outs and warnings of a reader that waits for missing or unreachable workers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataservice.client.wait_limits import MissingWorkersWait, NoWorkerWait, Unr
 from dataservice.errors import DeadlineExceededError, UnavailableError
 
 
-def test_who_is_missing_is_named_once_and_then_now_and_again(
+def test_missing_workers_are_warned_of_at_once_and_then_periodically(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     wait = MissingWorkersWait(60.0)
@@ -23,7 +23,7 @@ def test_who_is_missing_is_named_once_and_then_now_and_again(
     ]
 
 
-def test_patience_counts_from_the_moment_of_each() -> None:
+def test_patience_is_counted_for_each_missing_worker() -> None:
     wait = MissingWorkersWait(5.0)
     assert wait.check(["a"], 0.0) is None
     assert wait.check(["a", "b"], 4.9) is None
@@ -32,7 +32,7 @@ def test_patience_counts_from_the_moment_of_each() -> None:
     assert str(error).startswith("a has been missing for 5 s")
 
 
-def test_who_came_back_begins_anew() -> None:
+def test_patience_restarts_when_missing_worker_returned() -> None:
     wait = MissingWorkersWait(5.0)
     assert wait.check(["a"], 0.0) is None
     assert wait.check([], 4.0) is None
@@ -41,7 +41,7 @@ def test_who_came_back_begins_anew() -> None:
     assert wait.check(["a"], 11.0) is not None
 
 
-def test_a_reader_without_workers_says_so_now_and_again(caplog: pytest.LogCaptureFixture) -> None:
+def test_reader_without_workers_warns_periodically(caplog: pytest.LogCaptureFixture) -> None:
     wait = NoWorkerWait("host:5050", 60.0)
     with caplog.at_level(logging.WARNING):
         for now_s in (0.0, 9.9):
@@ -55,7 +55,7 @@ def test_a_reader_without_workers_says_so_now_and_again(caplog: pytest.LogCaptur
     ] * 2
 
 
-def test_a_reader_without_workers_gives_up_in_the_end() -> None:
+def test_reader_without_workers_times_out() -> None:
     wait = NoWorkerWait("host:5050", 5.0)
     assert wait.check(True, 100.0) is None
     assert wait.check(False, 104.0) is None
@@ -70,7 +70,7 @@ def test_a_reader_without_workers_gives_up_in_the_end() -> None:
 UNREACHABLE = {"b:1": "refused", "a:1": "unknown host"}
 
 
-def test_workers_that_cannot_be_reached_are_named_now_and_again(
+def test_unreachable_workers_are_warned_of_periodically(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     wait = UnreachableWorkersWait(60.0)
@@ -89,7 +89,7 @@ def test_workers_that_cannot_be_reached_are_named_now_and_again(
     assert len(caplog.records) == 2
 
 
-def test_a_reader_that_never_reached_a_worker_gives_up_and_one_that_had_rows_does_not() -> None:
+def test_unreachable_workers_time_out_only_if_no_rows_came() -> None:
     wait = UnreachableWorkersWait(5.0)
     assert wait.check(UNREACHABLE, 0, 100.0) is None
     assert wait.check(UNREACHABLE, 0, 104.9) is None

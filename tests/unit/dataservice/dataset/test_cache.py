@@ -14,7 +14,8 @@ import pytest
 from dataservice.dataset.dataset import Dataset
 from dataservice.dataset.expressions import col
 from dataservice.dataset.linearise import linearise
-from dataservice.dataset.plan import decode_plan, encode_plan, freeze_schemas
+from dataservice.dataset.node import freeze_schemas
+from dataservice.dataset.plan import decode_plan, encode_plan
 from dataservice.dataset.sources.base import SplitStream
 from dataservice.errors import (
     FailedPreconditionError,
@@ -50,7 +51,7 @@ class Counted:
         return numbers(rows).map(count, schema=numbers(1).schema)
 
 
-def test_later_passes_read_what_the_first_kept(path: str | None) -> None:
+def test_later_passes_read_cache_filled_by_first_pass(path: str | None) -> None:
     counted = Counted()
     dataset = counted.dataset().cache(path)
     assert values(list(dataset)) == list(range(20))
@@ -62,7 +63,7 @@ def test_later_passes_read_what_the_first_kept(path: str | None) -> None:
     assert dataset.schema.names == ["x"]
 
 
-def test_a_pass_that_stops_early_keeps_nothing(path: str | None, tmp_path: pathlib.Path) -> None:
+def test_incomplete_pass_fills_no_cache(path: str | None, tmp_path: pathlib.Path) -> None:
     counted = Counted()
     dataset = counted.dataset().cache(path)
     assert values(list(dataset.take(5))) == [0, 1, 2, 3, 4]
@@ -72,7 +73,7 @@ def test_a_pass_that_stops_early_keeps_nothing(path: str | None, tmp_path: pathl
     assert counted.calls > first
 
 
-def test_every_position(path: str | None) -> None:
+def test_cache_resumes_from_positions_before_and_after_filling(path: str | None) -> None:
     base = numbers(30).shuffle(7, seed=1).filter(col("x") != 3)
     empty = base.cache(path)
     states = []
@@ -93,7 +94,7 @@ def test_every_position(path: str | None) -> None:
     check_positions(base.cache(path).shuffle(9, seed=2).batch(4), epoch=1)
 
 
-def test_positions_of_a_filled_cache_hold_in_one_that_is_not(path: str | None) -> None:
+def test_position_of_filled_cache_is_restored_in_unfilled_cache(path: str | None) -> None:
     dataset = numbers(20).shuffle(5).cache(path)
     wanted = list(dataset)
     iterator = iter(dataset)
@@ -112,7 +113,7 @@ def test_positions_of_a_filled_cache_hold_in_one_that_is_not(path: str | None) -
     assert list(resumed) == []
 
 
-def test_a_file_outlives_the_program(tmp_path: pathlib.Path) -> None:
+def test_cache_file_is_reused_by_same_dataset_and_refused_by_others(tmp_path: pathlib.Path) -> None:
     path = str(tmp_path / "kept.arrow")
     dataset = numbers(20).padded_batch(6)
     assert run(dataset.cache(path)) == run(dataset)
@@ -128,7 +129,7 @@ def test_a_file_outlives_the_program(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize("is_filled_by_service", [True, False])
-def test_a_program_and_a_data_service_share_a_file(
+def test_program_and_data_service_share_cache_file(
     is_filled_by_service: bool, tmp_path: pathlib.Path
 ) -> None:
     here = numbers(20).map(lambda c: {"x": c["x"] * 2}).cache(str(tmp_path / "kept.arrow"))
@@ -137,7 +138,7 @@ def test_a_program_and_a_data_service_share_a_file(
     assert values(run(first)) == values(run(second)) == list(range(0, 40, 2))
 
 
-def test_a_file_filled_in_another_order_refuses_the_position(tmp_path: pathlib.Path) -> None:
+def test_position_is_refused_by_cache_file_filled_in_other_order(tmp_path: pathlib.Path) -> None:
     path = str(tmp_path / "kept.arrow")
     first, second = (numbers(20).shuffle(20).cache(path) for _ in range(2))
     list(first)
@@ -149,7 +150,7 @@ def test_a_file_filled_in_another_order_refuses_the_position(tmp_path: pathlib.P
         iter(first).load_state_dict(state)
 
 
-def test_empty_datasets(path: str | None) -> None:
+def test_empty_dataset_is_cached(path: str | None) -> None:
     counted = Counted()
     dataset = counted.dataset(10).filter(col("x") > 50).cache(path)
     assert list(dataset) == []
@@ -158,7 +159,7 @@ def test_empty_datasets(path: str | None) -> None:
     assert counted.calls == calls
 
 
-def test_bad_arguments(tmp_path: pathlib.Path) -> None:
+def test_invalid_cache_arguments_are_refused(tmp_path: pathlib.Path) -> None:
     for bad in (3, "", "s3://bucket/cache"):
         with pytest.raises(InvalidArgumentError, match=r"cache takes the path of a local file"):
             numbers(3).cache(bad)  # type: ignore[arg-type]
@@ -170,7 +171,9 @@ def test_bad_arguments(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize("rows", [100, 100_000])
-def test_a_full_disk_is_named_and_keeps_no_part(tmp_path: pathlib.Path, rows: int) -> None:
+def test_cache_file_that_cannot_be_written_leaves_no_part(
+    tmp_path: pathlib.Path, rows: int
+) -> None:
     dataset = Dataset.range(rows).cache(os.fspath(tmp_path / "c"))
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     # Few rows are written only at the end, many also on the way.
@@ -184,7 +187,7 @@ def test_a_full_disk_is_named_and_keeps_no_part(tmp_path: pathlib.Path, rows: in
     assert dataset.to_table().num_rows == rows
 
 
-def test_a_file_keeps_what_a_data_service_yields(tmp_path: pathlib.Path) -> None:
+def test_cache_file_of_data_service_rows_has_exact_positions(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "kept.arrow"
     dataset = numbers(9).cache(str(path))
     # Positions in a data service are no JSON values.

@@ -1,4 +1,4 @@
-"""How many rows a source of files puts into a chunk."""
+"""The number of rows in a chunk of a file source, by the width of its rows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def _columns(count: int, kind: pa.DataType) -> pa.Schema:
     return pa.schema([(f"c{index}", kind) for index in range(count)])
 
 
-def test_chunks_of_narrow_rows_are_long():
+def test_chunks_of_narrow_rows_have_65536_rows():
     assert chunk_rows(_columns(1, pa.int8())) == chunk_rows(_columns(40, pa.int64())) == 65_536
 
 
@@ -22,6 +22,6 @@ def test_chunks_of_wide_rows_are_bounded_in_bytes():
         assert rows.bit_count() == 1
 
 
-def test_chunks_of_rows_of_unknown_width_stay_short():
+def test_chunks_of_variable_width_rows_stay_short():
     for kind in (pa.string(), pa.list_(pa.int64())):
         assert chunk_rows(pa.schema([("a", pa.int64()), ("b", kind)])) == CHUNK_ROWS

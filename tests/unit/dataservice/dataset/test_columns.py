@@ -1,4 +1,4 @@
-"""Arrow to NumPy and back: what is shared, what is copied, what is refused."""
+"""Conversion between Arrow and NumPy: shared memory, copies, nulls, and refused types."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def address(array: pa.Array) -> int:
     return array.buffers()[1].address
 
 
-def test_what_a_masked_array_masks_is_null() -> None:
+def test_masked_values_of_numpy_array_become_nulls() -> None:
     flat = np.ma.array([1, 2, 3], mask=[False, True, False])
     wide = np.ma.array([[1.0, 2.0], [3.0, 4.0]], mask=[[False, True], [False, False]])
     assert from_numpy({"x": flat}).column(0).to_pylist() == [1, None, 3]
@@ -37,7 +37,7 @@ def test_what_a_masked_array_masks_is_null() -> None:
 
 
 @pytest.mark.parametrize("kind", ["int8", "int64", "uint32", "float32", "float64", "timestamp[us]"])
-def test_numbers_are_views_both_ways(kind: str) -> None:
+def test_numbers_are_converted_without_copy_both_ways(kind: str) -> None:
     column = pa.array([1, 2, 3, 4], pa.int64()).cast(kind)
     batch = pa.RecordBatch.from_arrays([column], names=["x"]).slice(1, 2)
     values = to_numpy(batch)["x"]
@@ -48,7 +48,7 @@ def test_numbers_are_views_both_ways(kind: str) -> None:
     assert back.equals(column.slice(1, 2))
 
 
-def test_the_other_types() -> None:
+def test_strings_booleans_and_nested_columns_convert_to_numpy() -> None:
     batch = pa.RecordBatch.from_pydict(
         {
             "s": pa.array(["a", None, "c"]),
@@ -84,7 +84,7 @@ def test_the_other_types() -> None:
         (pa.binary_view(), b"a", b"a"),
     ],
 )
-def test_dates_times_and_views_with_and_without_nulls(
+def test_dates_times_and_string_views_convert_with_and_without_nulls(
     kind: pa.DataType, value: object, expected: object, nulls: list[None]
 ) -> None:
     batch = pa.RecordBatch.from_arrays([pa.array([value, *nulls], kind)], names=["x"])
@@ -101,7 +101,9 @@ def test_dates_times_and_views_with_and_without_nulls(
         (pa.list_(pa.int8(), 2), r"filter\(~col\('x'\).is_null\(\)\)"),
     ],
 )
-def test_nulls_that_numpy_cannot_hold(kind: pa.DataType, remedy: str) -> None:
+def test_nulls_that_numpy_cannot_hold_are_refused_naming_remedy(
+    kind: pa.DataType, remedy: str
+) -> None:
     batch = pa.RecordBatch.from_arrays([pa.array([None], kind)], names=["x"])
     with pytest.raises(SchemaError, match=rf"column 'x'.*1 nulls.*{remedy}"):
         to_numpy(batch)
@@ -115,7 +117,7 @@ def test_nulls_that_numpy_cannot_hold(kind: pa.DataType, remedy: str) -> None:
         pa.StructArray.from_arrays([LATIN], ["s"]),
     ],
 )
-def test_text_that_is_not_utf_8_is_an_error_that_names_the_column(column: pa.Array) -> None:
+def test_text_column_that_is_not_utf_8_is_refused_naming_column(column: pa.Array) -> None:
     dataset = ds.Dataset.from_table(pa.table({"city": column, "x": [1, 2]}))
     for read in (dataset.numpy, dataset.rows, dataset.map(dict, format="rows").rows):
         with pytest.raises(SchemaError, match=r"'city' of type .* UTF-8.*select\(\)"):
@@ -135,7 +137,7 @@ def test_text_that_is_not_utf_8_is_an_error_that_names_the_column(column: pa.Arr
         (MAPS, lambda value: [("a", value), ("b", None)]),
     ],
 )
-def test_integers_in_nested_values_with_nulls_are_not_rounded(
+def test_large_integers_in_nested_values_with_nulls_are_refused_not_rounded(
     kind: pa.DataType, wrap: Callable[[int], object], large: int
 ) -> None:
     table = pa.table({"x": pa.array([None, wrap(large)], kind), "n": [1, 2]})
@@ -150,7 +152,7 @@ def test_integers_in_nested_values_with_nulls_are_not_rounded(
         assert next(iter(ds.Dataset.from_table(without).numpy()))["x"][1].tolist() == [large]
 
 
-def test_entries_of_maps_that_a_slice_leaves_out_are_not_asked() -> None:
+def test_map_entries_outside_slice_are_ignored() -> None:
     maps = pa.array([[("a", 2**60)], None, [("b", None), ("c", 1)], [("d", 2)]], MAPS)
     table = pa.table({"x": maps}).slice(1, 2)
     found = next(iter(ds.Dataset.from_table(table).numpy()))["x"]
@@ -160,7 +162,7 @@ def test_entries_of_maps_that_a_slice_leaves_out_are_not_asked() -> None:
         assert len(children_of(part)[1]) == sum(len(each) for each in part.to_pylist() if each)
 
 
-def test_the_remedies_for_nulls_work() -> None:
+def test_remedies_named_for_nulls_work() -> None:
     flags = ds.Dataset.from_table(pa.table({"x": [True, None]}))
     assert flags.with_column("x", ds.col("x").fill_null(False)).to_table()["x"].to_pylist() == [
         True,
@@ -180,7 +182,7 @@ def test_the_remedies_for_nulls_work() -> None:
         pa.array(["b", None, "a"]).dictionary_encode(),
     ],
 )
-def test_encoded_columns_go_through_every_operator(column: pa.Array) -> None:
+def test_encoded_columns_pass_filter_shuffle_and_batch(column: pa.Array) -> None:
     data = ds.Dataset.from_table(pa.table({"k": [0, 1, 2], "x": column}))
     expected = column.to_pylist()
     assert data.to_table()["x"].to_pylist() == expected
@@ -189,7 +191,7 @@ def test_encoded_columns_go_through_every_operator(column: pa.Array) -> None:
     assert [row["x"] for row in sorted(shuffled, key=lambda row: row["k"])] == expected
 
 
-def test_more_dimensions() -> None:
+def test_multidimensional_arrays_become_nested_fixed_size_lists() -> None:
     cube = np.arange(24, dtype=np.int16).reshape(2, 3, 4)
     batch = from_numpy({"x": cube, "t": cube[:, ::2, :]})
     assert batch.schema.field("x").type == pa.list_(pa.list_(pa.int16(), 4), 3)
@@ -197,7 +199,7 @@ def test_more_dimensions() -> None:
     assert (to_numpy(batch)["t"] == cube[:, ::2, :]).all()
 
 
-def test_what_becomes_a_column() -> None:
+def test_lists_chunked_and_dictionary_arrays_become_columns() -> None:
     batch = from_numpy({"a": [1, 2], "s": np.array(["x", "yy"]), "c": pa.chunked_array([[1], [2]])})
     assert batch.to_pydict() == {"a": [1, 2], "s": ["x", "yy"], "c": [1, 2]}
     encoded = pa.array(["x", "y"]).dictionary_encode()
@@ -216,7 +218,7 @@ def test_what_becomes_a_column() -> None:
         [["a\0", "b"], ["c", "d"]],
     ],
 )
-def test_zeros_are_characters_too(values: Any) -> None:
+def test_zero_characters_in_text_and_bytes_are_kept(values: Any) -> None:
     assert from_numpy({"x": values}).column(0).to_pylist() == [
         row.tolist() if isinstance(row, np.ndarray) else row for row in values
     ]
@@ -224,7 +226,7 @@ def test_zeros_are_characters_too(values: Any) -> None:
     assert mapped.to_table()["x"].to_pylist() == from_numpy({"x": values})["x"].to_pylist()
 
 
-def test_nulls_inside_of_lists_of_one_length_and_their_remedy() -> None:
+def test_nulls_inside_fixed_size_lists_are_refused_with_working_remedy() -> None:
     wide = pa.array([[1, None], [2, 3]], pa.list_(pa.int16(), 2))
     data = ds.Dataset.from_table(pa.table({"v": wide}))
     with pytest.raises(SchemaError, match=r"lists of column 'v' .* 1 nulls.*float64"):
@@ -238,7 +240,7 @@ def test_nulls_inside_of_lists_of_one_length_and_their_remedy() -> None:
     assert data.map(lambda columns: columns).to_table()["v"].to_pylist() == wide.to_pylist()
 
 
-def test_a_mask_over_texts_with_zeros() -> None:
+def test_masked_bytes_with_zero_characters_are_kept() -> None:
     masked = np.ma.array([b"a\0b", b"c"], mask=[False, True])
     assert from_numpy({"x": masked}).column(0).to_pylist() == [b"a\0b", None]
 
@@ -253,7 +255,9 @@ def test_a_mask_over_texts_with_zeros() -> None:
         (np.array(["2024-05-02"], ">M8[D]"), pa.date32(), datetime.date(2024, 5, 2)),
     ],
 )
-def test_units_of_time_that_arrow_lacks(values: Any, kind: pa.DataType, first: Any) -> None:
+def test_time_units_that_arrow_lacks_are_converted(
+    values: Any, kind: pa.DataType, first: Any
+) -> None:
     column = from_numpy({"x": values}).column(0)
     assert (column.type, column[0].as_py()) == (kind, first)
 
@@ -268,7 +272,7 @@ def test_units_of_time_that_arrow_lacks(values: Any, kind: pa.DataType, first: A
         ([1.5, float("nan")], "float32", pa.array([1.5, float("nan")], pa.float32())),
     ],
 )
-def test_nulls_of_pandas_are_nulls(values: list[Any], kind: str, wanted: pa.Array) -> None:
+def test_pandas_nulls_become_arrow_nulls(values: list[Any], kind: str, wanted: pa.Array) -> None:
     pandas = pytest.importorskip("pandas")
     series = pandas.Series(values, dtype=kind)
     for given in (series, series.array):
@@ -290,7 +294,9 @@ def test_nulls_of_pandas_are_nulls(values: list[Any], kind: str, wanted: pa.Arra
         ({3: [1]}, r"the name of a column is a string, got 3"),
     ],
 )
-def test_what_does_not(columns: dict[str, object], message: str) -> None:
+def test_values_that_form_no_column_are_refused_naming_column(
+    columns: dict[str, object], message: str
+) -> None:
     with pytest.raises(SchemaError, match=message):
         from_numpy(columns)
 
@@ -305,7 +311,7 @@ def test_what_does_not(columns: dict[str, object], message: str) -> None:
         (([1, 2], [3, 4]), pa.list_(pa.int64(), 2)),
     ],
 )
-def test_rows_that_are_lists_of_any_length(rows: Sequence[Any], kind: pa.DataType) -> None:
+def test_lists_of_any_length_become_list_columns(rows: Sequence[Any], kind: pa.DataType) -> None:
     column = from_numpy({"a": rows}).column(0)
     assert column.type == kind
     assert column.to_pylist() == [None if row is None else list(row) for row in rows]
@@ -322,7 +328,7 @@ def test_conform_orders_and_casts_safely() -> None:
 
 
 @pytest.mark.parametrize("shape", [(4,), (2, 2)])
-def test_arrays_become_the_tensors_that_a_schema_states(shape: tuple[int, ...]) -> None:
+def test_arrays_become_tensors_stated_by_schema(shape: tuple[int, ...]) -> None:
     schema = pa.schema({"t": pa.fixed_shape_tensor(pa.float32(), shape)})
     made = np.arange(12.0).reshape(3, *shape)
     column = from_numpy({"t": made}, schema).slice(1).column(0)
@@ -331,7 +337,7 @@ def test_arrays_become_the_tensors_that_a_schema_states(shape: tuple[int, ...]) 
         from_numpy({"t": np.ones((3, 3, 2))}, schema)
 
 
-def test_plain_drops_metadata_and_dictionaries() -> None:
+def test_plain_batch_drops_metadata_and_dictionaries() -> None:
     field = pa.field(
         "d", pa.dictionary(pa.int8(), pa.string()), nullable=False, metadata={"k": "v"}
     )
@@ -344,13 +350,13 @@ def test_plain_drops_metadata_and_dictionaries() -> None:
     batch.validate(full=True)
 
 
-def test_one_piece_is_not_copied() -> None:
+def test_concatenation_of_single_batch_is_not_copied() -> None:
     piece = from_numpy({"a": [1, 2]})
     assert concat_batches([piece]) is piece
     assert concat_batches([piece, piece.slice(1)]).to_pydict() == {"a": [1, 2, 2]}
 
 
-def test_views_follow_the_schema_from_batch_to_batch():
+def test_numpy_views_follow_schema_of_each_batch():
     views = NumpyViews()
     first = pa.RecordBatch.from_pydict({"a": pa.array([1, 2], pa.int64())})
     second = pa.RecordBatch.from_pydict({"a": pa.array([0.5, None]), "b": pa.array(["x", "y"])})
@@ -362,7 +368,7 @@ def test_views_follow_the_schema_from_batch_to_batch():
 
 
 @pytest.mark.parametrize("kind", ["i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8"])
-def test_numbers_are_views_there_and_back(kind: str):
+def test_number_arrays_of_every_type_share_memory_there_and_back(kind: str):
     values = np.arange(10).astype(kind)
     batch = from_numpy({"a": values})
     assert batch.column(0).type == pa.from_numpy_dtype(values.dtype)
@@ -385,13 +391,13 @@ def test_numbers_are_views_there_and_back(kind: str):
     ],
     ids=["strided", "big-endian", "empty", "unaligned"],
 )
-def test_numbers_that_arrow_cannot_view_as_they_are(values: np.ndarray):
+def test_arrays_that_arrow_cannot_view_are_converted_exactly(values: np.ndarray):
     batch = from_numpy({"a": values})
     batch.validate(full=True)
     assert batch.column(0).to_pylist() == values.tolist()
 
 
-def test_names_are_found_without_comparing_each_with_all_others() -> None:
+def test_column_lookup_needs_few_comparisons_of_names() -> None:
     compared = []
 
     class Name(str):

@@ -19,7 +19,7 @@ from tests.unit.dataservice.dataset.checkpoint_checker import check_positions, r
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_a_header_alone_is_a_file_without_rows(tmp_path: pathlib.Path, packed: bool) -> None:
+def test_csv_file_with_header_only_has_no_rows(tmp_path: pathlib.Path, packed: bool) -> None:
     if packed:
         (tmp_path / "a.csv.gz").write_bytes(gzip.compress(b"x,y"))
     else:
@@ -31,26 +31,26 @@ def test_a_header_alone_is_a_file_without_rows(tmp_path: pathlib.Path, packed: b
     check_positions(dataset)
 
 
-def test_a_row_alone_is_a_row_where_there_is_no_header(tmp_path: pathlib.Path) -> None:
+def test_single_line_of_csv_file_without_header_is_row(tmp_path: pathlib.Path) -> None:
     (tmp_path / "a.csv").write_text("1,2")
     dataset = Dataset.from_csv(str(tmp_path), header=False)
     assert dataset.to_table().to_pylist() == [{"f0": 1, "f1": 2}]
 
 
-def test_a_header_of_other_columns_is_still_an_error(tmp_path: pathlib.Path) -> None:
+def test_header_only_csv_file_with_other_columns_is_refused(tmp_path: pathlib.Path) -> None:
     (tmp_path / "a.csv").write_text("x\n1\n")
     (tmp_path / "b.csv").write_text("z")
     with pytest.raises(SchemaError, match=r"b\.csv' has \['z'\]"):
         Dataset.from_csv(str(tmp_path)).to_table()
 
 
-def test_nothing_but_blanks_is_no_header(tmp_path: pathlib.Path) -> None:
+def test_csv_file_of_blank_lines_is_refused(tmp_path: pathlib.Path) -> None:
     (tmp_path / "a.csv").write_text("\n\n")
     with pytest.raises(SourceError, match="cannot be read as CSV"):
         Dataset.from_csv(str(tmp_path)).to_table()
 
 
-def test_values_of_several_lines_are_whole_wherever_a_block_ends(tmp_path: pathlib.Path) -> None:
+def test_quoted_multiline_values_are_whole_across_block_borders(tmp_path: pathlib.Path) -> None:
     """Each line inside the quotes looks like a row, and every second one ends in two characters.
 
     Values have odd lengths, so that blocks end at every place of a value.
@@ -65,7 +65,7 @@ def test_values_of_several_lines_are_whole_wherever_a_block_ends(tmp_path: pathl
     assert table["text"].to_pylist() == texts
 
 
-def test_the_end_of_a_line_inside_of_a_value_stays_where_a_block_ends_in_it(
+def test_line_end_inside_quoted_value_is_kept_at_block_border(
     tmp_path: pathlib.Path,
 ) -> None:
     for shift in range(-3, 3):
@@ -75,45 +75,47 @@ def test_the_end_of_a_line_inside_of_a_value_stays_where_a_block_ends_in_it(
         assert table["text"].to_pylist() == [text + "\r\nb"]
 
 
-def test_a_value_in_the_way_is_shown_as_far_as_it_can_be_read(tmp_path: pathlib.Path) -> None:
+def test_long_invalid_value_is_shortened_in_error(tmp_path: pathlib.Path) -> None:
     (tmp_path / "a.csv").write_text("x\n1\n" + "a" * 500_000 + "\n")
     with pytest.raises(SchemaError, match="invalid value 'aaaa") as caught:
         Dataset.from_csv(str(tmp_path / "a.csv"), pa.schema([("x", pa.int64())])).to_table()
     assert len(str(caught.value)) < 1_000
 
 
-def test_a_quote_that_is_left_open_is_an_error_that_says_so(tmp_path: pathlib.Path) -> None:
+def test_unclosed_quote_is_refused_naming_it(tmp_path: pathlib.Path) -> None:
     (tmp_path / "a.csv").write_bytes(b'x,y\n1,"two\n' + b"3,four\n" * 400_000)
     with pytest.raises(SourceError, match="close a quote that is left open"):
         Dataset.from_csv(str(tmp_path / "a.csv")).to_table()
 
 
 @pytest.mark.parametrize("delimiter", ["§", '"', "\n", "\r", "\0", ";;", "", 7])
-def test_a_delimiter_that_cannot_be_one_is_refused(delimiter: Any) -> None:
+def test_invalid_delimiter_is_refused(delimiter: Any) -> None:
     with pytest.raises(InvalidArgumentError, match=r"delimiter must be .*got"):
         Dataset.from_csv("a.csv", delimiter=delimiter)
 
 
-def test_a_header_that_is_no_text_is_an_error_of_the_source(tmp_path: pathlib.Path) -> None:
+def test_binary_csv_header_is_source_error(tmp_path: pathlib.Path) -> None:
     (tmp_path / "a.csv").write_bytes(gzip.compress(b"x,y\n1,2\n"))
     with pytest.raises(SourceError, match="not UTF-8"):
         Dataset.from_csv(str(tmp_path / "a.csv")).to_table()
 
 
-def test_a_compression_that_is_not_read_is_told_with_those_that_are(tmp_path: pathlib.Path) -> None:
+def test_unsupported_compression_is_refused_naming_supported_ones(tmp_path: pathlib.Path) -> None:
     for name, read in (("a.csv.xz", Dataset.from_csv), ("a.jsonl.xz", Dataset.from_json)):
         (tmp_path / name).write_bytes(lzma.compress(b"x,y\n1,2\n"))
         with pytest.raises(SourceError, match=r"as \.xz, which is not read; \.gz, .* are"):
             read(str(tmp_path / name)).to_table()
 
 
-def test_a_text_that_is_not_utf_8_is_told_with_what_to_do(tmp_path: pathlib.Path) -> None:
+def test_csv_text_that_is_not_utf_8_is_refused_naming_remedy(tmp_path: pathlib.Path) -> None:
     (tmp_path / "a.csv").write_bytes("x\ncafé\n".encode("latin-1"))
     with pytest.raises(SourceError, match=r"a\.csv', row 1: .*not UTF-8.*iconv"):
         Dataset.from_csv(str(tmp_path / "a.csv"), pa.schema([("x", pa.string())])).to_table()
 
 
-def test_a_column_is_not_bytes_because_its_first_rows_are_not_utf_8(tmp_path: pathlib.Path) -> None:
+def test_column_of_invalid_utf_8_is_refused_rather_than_read_as_bytes(
+    tmp_path: pathlib.Path,
+) -> None:
     (tmp_path / "a.csv").write_bytes("x,city\n1,café\n".encode("latin-1"))
     path = str(tmp_path / "a.csv")
     with pytest.raises(SourceError, match=r"a\.csv': column 'city' .*UTF-8.*encoding='latin-1'"):
@@ -124,7 +126,7 @@ def test_a_column_is_not_bytes_because_its_first_rows_are_not_utf_8(tmp_path: pa
 
 @pytest.mark.parametrize("encoding", ["latin-1", "cp1252", "utf-16", "utf-16-le", "gb18030"])
 @pytest.mark.parametrize("packed", [False, True])
-def test_a_file_of_another_encoding_is_read_as_that(
+def test_csv_file_of_other_encoding_is_decoded_across_block_borders(
     tmp_path: pathlib.Path, encoding: str, packed: bool
 ) -> None:
     """The file is longer than a block, so that a block ends between the bytes of a character."""
@@ -143,26 +145,26 @@ def test_a_file_of_another_encoding_is_read_as_that(
 
 
 @pytest.mark.parametrize("encoding", ["shift_jis", "utf-16"])  # no such character; no BOM
-def test_what_is_not_in_the_stated_encoding_is_told(tmp_path: pathlib.Path, encoding: str) -> None:
+def test_csv_file_not_in_stated_encoding_is_refused(tmp_path: pathlib.Path, encoding: str) -> None:
     (tmp_path / "a.csv").write_bytes("x,y\n1,café\n".encode("latin-1"))
     with pytest.raises(SourceError, match=rf"a\.csv'.* not {encoding.upper()} .*encoding="):
         Dataset.from_csv(str(tmp_path / "a.csv"), encoding=encoding).to_table()
 
 
 @pytest.mark.parametrize("encoding", ["latin-99", "hex", "", 7, None])
-def test_an_encoding_that_is_none_is_refused(encoding: Any) -> None:
+def test_unknown_encoding_is_refused(encoding: Any) -> None:
     with pytest.raises(InvalidArgumentError, match=r"encoding must be .*such as .*got"):
         Dataset.from_csv("a.csv", encoding=encoding)
 
 
-def test_a_type_that_csv_does_not_hold_is_named_with_the_remedy(tmp_path: pathlib.Path) -> None:
+def test_column_type_unsupported_by_csv_is_refused_naming_remedy(tmp_path: pathlib.Path) -> None:
     (tmp_path / "a.csv").write_text("x\n[1]\n")
     schema = pa.schema([("x", pa.list_(pa.int64()))])
     with pytest.raises(SchemaError, match=r"list<item: int64>.*read the column as a string"):
         Dataset.from_csv(str(tmp_path / "a.csv"), schema).to_table()
 
 
-def test_ids_above_int64_are_read_as_they_are(tmp_path: pathlib.Path) -> None:
+def test_integers_above_int64_are_read_as_uint64(tmp_path: pathlib.Path) -> None:
     large = 2**63 + 5
     (tmp_path / "a.csv").write_text(f"id,x,y\n{large},1e19,-1\n,0.5,{large}\n")
     table = Dataset.from_csv(str(tmp_path / "a.csv")).to_table()
@@ -172,9 +174,7 @@ def test_ids_above_int64_are_read_as_they_are(tmp_path: pathlib.Path) -> None:
 
 @pytest.mark.parametrize("last", ["7,u,8", "7"])
 @pytest.mark.parametrize("threads", [1, 2])
-def test_an_error_names_the_row_and_the_column(
-    tmp_path: pathlib.Path, last: str, threads: int
-) -> None:
+def test_csv_error_names_row_and_column(tmp_path: pathlib.Path, last: str, threads: int) -> None:
     rows = 200_000  # more than a block
     (tmp_path / "a.csv").write_text("a,b,c\n" + "1,2,3\n" * rows + last + "\n")
     schema = pa.schema([("c", pa.int64()), ("b", pa.int64())])

@@ -1,4 +1,4 @@
-"""The facade and its iterators: epochs, saved positions, forms of reading, errors."""
+"""Dataset and its iterators: epochs, saved positions, forms of reading, errors."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def rest(iterator: Any) -> list[list[int]]:
     return [batch.column(0).to_pylist() for batch in iterator]
 
 
-def test_each_pass_is_a_new_epoch() -> None:
+def test_each_pass_is_shuffled_as_new_epoch() -> None:
     dataset = numbers(30).shuffle(30, seed=1)
     first, second = values(list(dataset)), values(list(dataset))
     assert first != second
@@ -42,7 +42,7 @@ def test_each_pass_is_a_new_epoch() -> None:
     assert [values(list(again)), values(list(again))] == [first, second]
 
 
-def test_a_position_moves_to_a_program_that_was_started_again() -> None:
+def test_position_is_restored_in_restarted_program_with_other_drawn_seed() -> None:
     dataset = shuffled()
     list(dataset)
     with iter(dataset) as iterator:
@@ -60,7 +60,7 @@ def test_a_position_moves_to_a_program_that_was_started_again() -> None:
     assert rest(third) == wanted
 
 
-def test_a_position_at_the_end_and_at_the_beginning() -> None:
+def test_position_at_beginning_and_end_is_restored() -> None:
     iterator = iter(shuffled())
     begin = iterator.state_dict()
     everything = rest(iterator)
@@ -83,7 +83,7 @@ def test_a_position_at_the_end_and_at_the_beginning() -> None:
         ({"epoch": None}, "malformed"),
     ],
 )
-def test_positions_that_do_not_fit(change: dict[str, Any], message: str) -> None:
+def test_state_that_does_not_fit_iterator_is_refused(change: dict[str, Any], message: str) -> None:
     iterator = iter(shuffled())
     state = {**iterator.state_dict(), **change}
     with pytest.raises(InvalidArgumentError, match=message):
@@ -92,7 +92,7 @@ def test_positions_that_do_not_fit(change: dict[str, Any], message: str) -> None
         iter(numbers(3)).load_state_dict(iter(shuffled()).state_dict())
 
 
-def test_a_closed_or_failed_iterator_yields_nothing_more() -> None:
+def test_closed_or_failed_iterator_yields_nothing_more() -> None:
     def fail(columns: dict[str, Any]) -> Any:
         assert columns["x"][0] != 3
         return columns
@@ -110,7 +110,7 @@ def test_a_closed_or_failed_iterator_yields_nothing_more() -> None:
         next(iterator)
 
 
-def test_an_abandoned_iterator_is_collected() -> None:
+def test_abandoned_iterator_is_garbage_collected() -> None:
     iterator = iter(numbers(20).batch(2))
     next(iterator)
     gone = weakref.ref(iterator)
@@ -119,7 +119,7 @@ def test_an_abandoned_iterator_is_collected() -> None:
     assert gone() is None
 
 
-def test_forms_of_reading() -> None:
+def test_dataset_is_read_as_rows_arrays_and_table() -> None:
     dataset = Dataset.from_numpy(
         {"a": np.arange(3), "v": np.ones((3, 2), np.float32), "s": np.array(["x", "y", "z"])}
     )
@@ -136,7 +136,7 @@ def test_forms_of_reading() -> None:
     assert empty.schema == dataset.schema
 
 
-def test_arrays_come_from_an_iterator_with_positions() -> None:
+def test_numpy_iterator_can_be_saved_and_restored() -> None:
     dataset = numbers(20).shuffle(9, seed=1).batch(3)
     with dataset.numpy() as iterator:
         next(iterator)
@@ -159,14 +159,14 @@ def test_numpy_reading_shares_memory_with_the_table() -> None:
     assert found == [address, address + 400]
 
 
-def test_range_as_pythons() -> None:
+def test_range_dataset_has_values_of_python_range() -> None:
     for arguments in ((5,), (2, 9), (9, 2, -3), (0, 10, 4), (3, 3)):
         dataset = Dataset.range(*arguments)
         assert values(list(dataset), "id") == list(range(*arguments))
     assert Dataset.range(5).schema == pa.schema([("id", pa.int64())])
 
 
-def test_a_range_goes_up_to_63_bits_of_rows() -> None:
+def test_range_dataset_has_up_to_63_bits_of_rows() -> None:
     dataset = Dataset.range(-1, 2**63 - 2)
     assert dataset.cardinality() == 2**63 - 1
     assert values(list(dataset.take(2)), "id") == [-1, 0]
@@ -176,7 +176,7 @@ def test_a_range_goes_up_to_63_bits_of_rows() -> None:
         Dataset.range(-(2**63), 2**63 - 1)
 
 
-def test_sources_in_memory() -> None:
+def test_from_table_takes_dictionaries_and_record_batches() -> None:
     encoded = pa.table({"d": pa.array(["x", "y", "x"]).dictionary_encode()})
     dataset = Dataset.from_table(chunked(encoded, [1]))
     assert dataset.schema == pa.schema([("d", pa.string())])
@@ -211,17 +211,19 @@ def test_sources_in_memory() -> None:
         (lambda: numbers(3).repeat().to_table(), InvalidArgumentError, "endless"),
     ],
 )
-def test_bad_arguments(build: Any, error: type[Exception], message: str) -> None:
+def test_invalid_dataset_arguments_are_refused(
+    build: Any, error: type[Exception], message: str
+) -> None:
     with pytest.raises(error, match=message):
         build()
 
 
-def test_apply_and_repr() -> None:
+def test_apply_returns_result_of_function_and_repr_names_operators() -> None:
     assert numbers(9).apply(lambda d: d.batch(4)).cardinality() == 3
     assert repr(numbers(9).batch(4)) == "Dataset(table > batch)"
 
 
-def test_numbers_may_be_given_by_name() -> None:
+def test_counts_of_operators_may_be_given_by_keyword() -> None:
     assert Dataset.range(stop=4).skip(n=1).take(n=2).to_table()["id"].to_pylist() == [1, 2]
     batches = Dataset.range(5).batch(n=2, drop_remainder=True).prefetch(n=1)
     assert [batch.num_rows for batch in batches] == [2, 2]
@@ -230,7 +232,7 @@ def test_numbers_may_be_given_by_name() -> None:
         Dataset.range(5).take(1, n=2)
 
 
-def test_a_missing_file_is_what_python_calls_it(tmp_path: pathlib.Path) -> None:
+def test_missing_file_raises_file_not_found_error(tmp_path: pathlib.Path) -> None:
     for path in (tmp_path / "none.parquet", tmp_path / "none*.parquet"):
         dataset = Dataset.from_parquet(str(path))
         with pytest.raises(FileNotFoundError, match="none"):
@@ -239,7 +241,7 @@ def test_a_missing_file_is_what_python_calls_it(tmp_path: pathlib.Path) -> None:
             dataset.to_table()
 
 
-def test_a_dataset_is_as_long_as_is_known() -> None:
+def test_len_is_known_cardinality_and_refused_otherwise() -> None:
     assert len(Dataset.range(10).batch(4)) == 3
     assert Dataset.range(0)
     assert list(Dataset.range(3).filter(lambda c: c["id"] > 5)) == []
@@ -249,7 +251,7 @@ def test_a_dataset_is_as_long_as_is_known() -> None:
         len(Dataset.range(3).filter(lambda c: c["id"] > 1))
 
 
-def test_none_is_the_default_where_it_is_that_of_tensorflow() -> None:
+def test_none_selects_default_where_it_does_in_tensorflow() -> None:
     rows = Dataset.range(3)
     for given, usual in [
         (rows.map(_same, deterministic=None), rows.map(_same)),
@@ -270,13 +272,13 @@ def _same(rows: Any) -> Any:
     return rows
 
 
-def test_whether_a_dataset_ends() -> None:
+def test_is_endless_is_true_of_infinite_datasets_only() -> None:
     assert Dataset.range(3).repeat().batch(2).is_endless
     assert not Dataset.range(3).repeat().take(2).is_endless
     assert not Dataset.from_parquet("there-is-no-such-file").is_endless
 
 
-def test_an_iterator_that_failed_says_the_same_each_time_that_it_is_asked() -> None:
+def test_failed_iterator_raises_same_error_without_growing_traceback() -> None:
     def fail(columns: dict[str, Any]) -> dict[str, Any]:
         raise ValueError(f"no {sorted(columns)}")
 

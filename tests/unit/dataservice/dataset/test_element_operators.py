@@ -15,10 +15,12 @@ from hypothesis import strategies as st
 
 from dataservice.dataset.dataset import Dataset
 from dataservice.dataset.expressions import col
+from dataservice.dataset.linearise import linearise
 from dataservice.dataset.node import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, freeze_schemas
-from dataservice.dataset.splits import linearise, open_window, plan_splits, plan_windows
+from dataservice.dataset.splits import open_window, plan_splits
 from dataservice.dataset.stream import RunContext
 from dataservice.errors import FailedPreconditionError, InvalidArgumentError, SchemaError
+from tests.planned_windows import plan_windows
 from tests.unit.dataservice.dataset.checkpoint_checker import (
     check_positions,
     numbers,
@@ -28,7 +30,7 @@ from tests.unit.dataservice.dataset.checkpoint_checker import (
 )
 
 
-def cuts(dataset: Dataset) -> list[list[int]]:
+def rows_by_batch(dataset: Dataset) -> list[list[int]]:
     return [batch.column("x").to_pylist() for batch in run(dataset)]
 
 
@@ -38,28 +40,32 @@ def cuts(dataset: Dataset) -> list[list[int]]:
     st.booleans(),
     st.lists(st.integers(1, 9), max_size=4),
 )
-def test_batch_cuts_exactly(rows: int, size: int, drop: bool, sizes: list[int]) -> None:
+def test_batch_cuts_rows_into_given_size(
+    rows: int, size: int, drop: bool, sizes: list[int]
+) -> None:
     chunk_sizes = sizes if sum(sizes) < rows else []
     dataset = numbers(rows, chunk_sizes).batch(size, drop_remainder=drop)
     kept = rows // size * size if drop else rows
-    assert cuts(dataset) == [list(range(i, min(i + size, kept))) for i in range(0, kept, size)]
-    assert dataset.cardinality() == len(cuts(dataset))
+    assert rows_by_batch(dataset) == [
+        list(range(i, min(i + size, kept))) for i in range(0, kept, size)
+    ]
+    assert dataset.cardinality() == len(rows_by_batch(dataset))
     check_positions(dataset)
 
 
-def test_a_batch_within_a_chunk_is_not_copied() -> None:
+def test_batch_within_one_chunk_is_not_copied() -> None:
     dataset = numbers(64, [])
     source = run(dataset)[0].column(0).buffers()[1].address
     assert {batch.column(0).buffers()[1].address for batch in run(dataset.batch(16))} == {source}
 
 
 @pytest.mark.parametrize("bad", [0, -1, True, 2.0, "3", None])
-def test_a_batch_size_is_a_positive_integer(bad: Any) -> None:
+def test_batch_size_other_than_positive_integer_is_refused(bad: Any) -> None:
     with pytest.raises(InvalidArgumentError, match="batch size must be a positive integer, got"):
         numbers(3).batch(bad)
 
 
-def test_other_arguments_are_checked_when_called() -> None:
+def test_invalid_element_operator_arguments_are_refused_when_called() -> None:
     for call, message in [
         (lambda d: d.take(-2), r"take count \(-1: all\) must be a non-negative integer, got -2"),
         (lambda d: d.skip(-2), r"skip count \(-1: all\) must be a non-negative integer, got -2"),
@@ -88,7 +94,7 @@ def test_other_arguments_are_checked_when_called() -> None:
     assert numbers(3).batch(np.int64(2)).cardinality() == 2
 
 
-def test_minus_one_means_all_elements() -> None:
+def test_take_or_skip_of_minus_one_means_all_elements() -> None:
     for dataset in (numbers(7, [2, 3]), numbers(7).batch(3)):
         assert values(run(dataset.take(-1))) == values(run(dataset)) == list(range(7))
         assert dataset.take(np.int64(-1)).cardinality() == dataset.cardinality()
@@ -108,12 +114,12 @@ def test_take_and_skip_count_rows(rows: int, skip: int, take: int) -> None:
 
 def test_take_and_skip_count_batches_after_batch() -> None:
     dataset = numbers(20).batch(3).skip(1).take(4)
-    assert cuts(dataset) == [[3, 4, 5], [6, 7, 8], [9, 10, 11], [12, 13, 14]]
+    assert rows_by_batch(dataset) == [[3, 4, 5], [6, 7, 8], [9, 10, 11], [12, 13, 14]]
     assert dataset.cardinality() == 4
     check_positions(dataset)
 
 
-def test_take_reads_no_further() -> None:
+def test_take_reads_no_rows_beyond_its_count() -> None:
     def fail_late(columns: dict[str, Any]) -> Any:
         assert columns["x"][0] < 8
         return columns
@@ -135,12 +141,12 @@ def test_enumerate_numbers_rows_or_batches() -> None:
         _ = numbers(5).enumerate("x").schema
 
 
-def test_repeat() -> None:
+def test_repeat_yields_given_number_of_passes() -> None:
     assert values(run(numbers(3).repeat(3))) == [0, 1, 2] * 3
     assert run(numbers(3).repeat(0)) == []
     assert values(run(numbers(3).repeat().take(7))) == [0, 1, 2, 0, 1, 2, 0]
-    assert cuts(numbers(3).batch(2).repeat(2)) == [[0, 1], [2], [0, 1], [2]]
-    assert cuts(numbers(3).repeat(2).batch(4)) == [[0, 1, 2, 0], [1, 2]]
+    assert rows_by_batch(numbers(3).batch(2).repeat(2)) == [[0, 1], [2], [0, 1], [2]]
+    assert rows_by_batch(numbers(3).repeat(2).batch(4)) == [[0, 1, 2, 0], [1, 2]]
     for dataset in (
         numbers(20).repeat(3),
         numbers(20).shuffle(6, seed=1).repeat(3).batch(7),
@@ -150,7 +156,7 @@ def test_repeat() -> None:
     check_positions(numbers(7).repeat().batch(3), limit=12)
 
 
-def test_repeat_of_nothing_ends() -> None:
+def test_repeat_of_empty_dataset_ends() -> None:
     assert run(Dataset.range(0).repeat()) == []
     assert run(numbers(5).filter(col("x") > 9).repeat()) == []
 
@@ -183,13 +189,13 @@ def test_repeat_reshuffles_each_pass_differently_from_other_epochs() -> None:
         (Dataset.range(5, 0, -2), 3),
     ],
 )
-def test_cardinality(dataset: Dataset, wanted: int) -> None:
+def test_cardinality_follows_operators(dataset: Dataset, wanted: int) -> None:
     assert dataset.cardinality() == wanted
     if wanted >= 0:
         assert sum(batch.num_rows for batch in run(dataset)) == wanted
 
 
-def test_concatenate_takes_the_schema_of_the_first() -> None:
+def test_concatenate_takes_schema_of_first_dataset() -> None:
     second = Dataset.from_table(
         pa.table({"y": pa.array([1.0], pa.float32()), "x": pa.array([7], pa.int8())})
     )
@@ -206,7 +212,7 @@ def test_concatenate_takes_the_schema_of_the_first() -> None:
 
 
 @pytest.mark.parametrize("nulls", [0, 2])
-def test_concatenate_takes_a_type_that_the_first_lacks_from_a_later_one(nulls: int) -> None:
+def test_concatenate_takes_type_missing_in_first_from_later_dataset(nulls: int) -> None:
     rows = {"x": range(2), "y": [[1], [2]]}
     lacking = pa.table({"x": pa.nulls(nulls), "y": pa.nulls(nulls, pa.list_(pa.null()))})
     tables = [lacking, lacking.slice(0, 0), pa.table({name: list(v) for name, v in rows.items()})]
@@ -219,7 +225,7 @@ def test_concatenate_takes_a_type_that_the_first_lacks_from_a_later_one(nulls: i
     assert {batch.schema for batch in in_windows(dataset)} == {dataset.schema}
 
 
-def test_windows_of_a_file_whose_column_lacks_a_type_have_that_of_a_later_part(
+def test_windows_of_null_type_file_column_have_type_of_later_dataset(
     tmp_path: Path,
 ) -> None:
     path = str(tmp_path / "lacking.parquet")
@@ -241,7 +247,7 @@ def in_windows(dataset: Dataset) -> list[pa.RecordBatch]:
     return opened
 
 
-def test_concatenate_reads_what_comes_first_once() -> None:
+def test_concatenate_reads_first_dataset_once() -> None:
     runs: list[int] = []
 
     def generate() -> Iterator[dict[str, Any]]:
@@ -255,7 +261,7 @@ def test_concatenate_reads_what_comes_first_once() -> None:
     assert values(run(first.filter(col("x") < 0).concatenate(numbers(2)))) == [0.0, 1.0]
 
 
-def test_a_position_in_rows_that_are_gone_is_noticed() -> None:
+def test_position_in_vanished_rows_is_refused() -> None:
     with open_stream(numbers(20, []).batch(8)) as stream:
         next(stream)
         state = stream.state()

@@ -61,7 +61,9 @@ def table() -> pa.Table:
     return pa.table({"id": np.random.default_rng(1).integers(0, 1 << 60, ROWS)})
 
 
-def test_parquet_names_file_and_row_group(tmp_path: pathlib.Path, table: pa.Table) -> None:
+def test_store_error_in_parquet_names_file_and_row_group(
+    tmp_path: pathlib.Path, table: pa.Table
+) -> None:
     path = str(tmp_path / "rows.parquet")
     pq.write_table(table, path, row_group_size=ROWS // 10)
     with pytest.raises(SourceError, match=r"rows.parquet', row group \d+:.*StoreError: the conn"):
@@ -69,7 +71,9 @@ def test_parquet_names_file_and_row_group(tmp_path: pathlib.Path, table: pa.Tabl
 
 
 @pytest.mark.parametrize("kind", ["ipc", "csv"])
-def test_other_sources_name_the_file(tmp_path: pathlib.Path, table: pa.Table, kind: str) -> None:
+def test_store_error_in_csv_or_ipc_names_file(
+    tmp_path: pathlib.Path, table: pa.Table, kind: str
+) -> None:
     path = str(tmp_path / "rows")
     if kind == "csv":
         pacsv.write_csv(table, path)

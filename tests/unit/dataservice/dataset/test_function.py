@@ -1,4 +1,4 @@
-"""User functions: what they may be, where they load, and how their errors look."""
+"""User functions: accepted callables, pickling, loading, and how their errors are shown."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ def shipped(value: Any) -> Function:
 @pytest.mark.parametrize(
     "value", [double, lambda v: v * 2, functools.partial(np.multiply, 2), np.vectorize(double)]
 )
-def test_callables_travel(value: Any) -> None:
+def test_callable_survives_pickling(value: Any) -> None:
     assert shipped(value).load(allow_functions=True)(np.array([3]))[0] == 6
 
 
-def test_code_of_the_users_own_modules_travels(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_function_of_users_module_is_pickled_by_value(monkeypatch: pytest.MonkeyPatch) -> None:
     blob, _ = Function.of(double).pickled()
     monkeypatch.delitem(sys.modules, double.__module__)
     monkeypatch.setattr(sys, "path", [])
     assert Function(blob=blob).load(allow_functions=True)(4) == 8
 
 
-def test_a_reference_is_imported() -> None:
+def test_function_reference_is_imported() -> None:
     function = Function.of("math:sqrt")
     assert function.load(allow_functions=False)(9) == 3
     assert Function.of("os:path.join").load(allow_functions=False)("a", "b") == "a/b"
@@ -59,18 +59,18 @@ def test_a_reference_is_imported() -> None:
         ("math:pi", "names a float"),
     ],
 )
-def test_references_that_lead_nowhere(reference: str, message: str) -> None:
+def test_unresolvable_function_reference_is_refused(reference: str, message: str) -> None:
     with pytest.raises((FailedPreconditionError, InvalidArgumentError), match=message):
         Function.of(reference).load(allow_functions=True)
 
 
 @pytest.mark.parametrize("value", ["sqrt", "math:", ":f", "a b:c", 7, None])
-def test_what_is_no_function(value: Any) -> None:
+def test_value_that_is_no_function_is_refused(value: Any) -> None:
     with pytest.raises(InvalidArgumentError, match="function"):
         Function.of(value, "map")
 
 
-def test_a_condition_in_quotes_is_told_how_to_write_one() -> None:
+def test_quoted_condition_is_refused_naming_remedy() -> None:
     with pytest.raises(
         InvalidArgumentError, match=r"'id > 3'.*without quotes, as dataservice\.col"
     ):
@@ -82,13 +82,13 @@ def test_pickled_functions_can_be_forbidden() -> None:
         shipped(double).load(allow_functions=False)
 
 
-def test_a_pickle_of_another_python_is_refused() -> None:
+def test_pickle_of_other_python_version_is_refused() -> None:
     blob, _ = Function.of(double).pickled()
     with pytest.raises(FailedPreconditionError, match=r"Python 3\.4"):
         Function(blob=blob, python="3.4", name="f").load(allow_functions=True)
 
 
-def test_what_cannot_travel_says_so() -> None:
+def test_unpicklable_function_cannot_be_sent_but_runs_locally() -> None:
     lock = threading.Lock()
     with pytest.raises(InvalidArgumentError, match="locks"):
         Function.of(lambda v: (lock, v)).pickled()
@@ -96,7 +96,7 @@ def test_what_cannot_travel_says_so() -> None:
     assert Function.of(lambda v: (lock, v)).load(allow_functions=True)(1)[1] == 1
 
 
-def test_an_expression_is_kept_as_one() -> None:
+def test_expression_is_kept_as_expression() -> None:
     assert Function.of(col("x") > 1).expression is not None
 
 
@@ -108,7 +108,7 @@ def deeper(columns: dict[str, Any]) -> Any:
     return columns["nope"]
 
 
-def test_an_error_shows_the_users_frames_only() -> None:
+def test_user_error_shows_only_user_frames() -> None:
     with pytest.raises(UserFunctionError) as caught:
         call_user(broken, {"x": 1}, "map", lambda: "a.parquet rows 3..9")
     error = caught.value
@@ -123,7 +123,7 @@ def test_an_error_shows_the_users_frames_only() -> None:
 
 
 @pytest.mark.parametrize("raised", [SystemExit(3), BaseException("neither")])
-def test_what_is_no_exception_is_reported_as_one(raised: BaseException) -> None:
+def test_base_exception_in_user_function_is_reported_as_user_error(raised: BaseException) -> None:
     def leave(_columns: Any) -> Any:
         raise raised
 
@@ -133,7 +133,7 @@ def test_what_is_no_exception_is_reported_as_one(raised: BaseException) -> None:
     assert caught.value.__cause__ is raised
 
 
-def test_ctrl_c_in_a_function_stays_what_it_is() -> None:
+def test_keyboard_interrupt_in_user_function_is_not_wrapped() -> None:
     def interrupted(_columns: Any) -> Any:
         raise KeyboardInterrupt
 
@@ -141,14 +141,14 @@ def test_ctrl_c_in_a_function_stays_what_it_is() -> None:
         call_user(interrupted, {}, "map", str)
 
 
-def test_an_error_in_a_row_shows_the_users_frames_only() -> None:
+def test_user_error_per_row_shows_only_user_frames() -> None:
     with pytest.raises(UserFunctionError) as caught:
         call_user_per_row(broken, [{}], "map", str)
     assert "dataset/function.py" not in caught.value.user_traceback
     assert call_user_per_row(double, [1, 2], "map", str) == [2, 4]
 
 
-def test_a_compiled_function_gets_the_columns_it_names() -> None:
+def test_compiled_function_gets_columns_named_by_its_arguments() -> None:
     class Compiled:
         """An object that looks like one of numba's dispatchers."""
 
@@ -179,7 +179,7 @@ def test_a_compiled_function_gets_the_columns_it_names() -> None:
     assert issubclass(SchemaError, ValueError)
 
 
-def test_a_guvectorized_function_gets_the_columns_that_its_inputs_name() -> None:
+def test_guvectorized_function_gets_columns_named_by_its_inputs() -> None:
     def add_up(b: Any, a: Any, total: Any) -> None:
         total[0] = b[0] + a[0]
         for row in range(1, len(a)):

@@ -10,9 +10,10 @@ import pyarrow as pa
 import pytest
 
 from dataservice.dataset.dataset import Dataset
+from dataservice.dataset.linearise import linearise
 from dataservice.dataset.node import UNKNOWN_CARDINALITY
 from dataservice.dataset.plan import decode_plan, encode_plan
-from dataservice.dataset.splits import linearise, open_window, plan_splits
+from dataservice.dataset.splits import open_window, plan_splits
 from dataservice.dataset.stream import RunContext
 from dataservice.errors import (
     FailedPreconditionError,
@@ -44,7 +45,7 @@ def by_batches() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(("fn", "rows"), [(by_rows, 2_500), (by_arrays, 30), (by_batches, 30)])
-def test_the_form_is_told_from_the_first_item(fn: Any, rows: int) -> None:
+def test_generator_format_is_inferred_from_first_item(fn: Any, rows: int) -> None:
     dataset = Dataset.from_generator(fn, SCHEMA)
     assert dataset.schema == SCHEMA
     assert run(dataset)[0].schema == SCHEMA
@@ -54,7 +55,7 @@ def test_the_form_is_told_from_the_first_item(fn: Any, rows: int) -> None:
     check_positions(dataset.batch(7), limit=20)
 
 
-def test_one_split_that_travels() -> None:
+def test_generator_plan_has_one_split_after_encoding() -> None:
     linear = linearise(decode_plan(encode_plan(Dataset.from_generator(by_rows, SCHEMA).node)))
     splits = plan_splits(linear)
     assert [split.rows for split in splits] == [None]
@@ -64,7 +65,7 @@ def test_one_split_that_travels() -> None:
         linearise(Dataset.from_generator(by_rows, SCHEMA).take(3).node)
 
 
-def test_an_endless_generator_is_read_as_far_as_wanted() -> None:
+def test_endless_generator_is_read_as_far_as_taken() -> None:
     def endless() -> Iterator[dict[str, int]]:
         x = 0
         while True:
@@ -76,7 +77,7 @@ def test_an_endless_generator_is_read_as_far_as_wanted() -> None:
     assert run(Dataset.from_generator(list, SCHEMA)) == []
 
 
-def test_forms_that_are_stated() -> None:
+def test_stated_generator_format_is_enforced() -> None:
     schema = pa.schema([("v", pa.list_(pa.int64()))])
     rows = [{"v": np.arange(2)}, {"v": [7]}]
     assert list(Dataset.from_generator(lambda: rows, schema, format="rows").rows()) == [
@@ -99,12 +100,12 @@ def test_forms_that_are_stated() -> None:
         ([pa.record_batch({"x": [1]}), 3], r"missing: \['v'\]"),
     ],
 )
-def test_what_a_generator_may_not_yield(items: list[Any], message: str) -> None:
+def test_invalid_generator_item_is_refused(items: list[Any], message: str) -> None:
     with pytest.raises(SchemaError, match=message):
         run(Dataset.from_generator(lambda: items, SCHEMA))
 
 
-def test_an_error_in_the_generator_names_the_row() -> None:
+def test_generator_error_names_the_row() -> None:
     def fails() -> Iterator[dict[str, Any]]:
         for x in range(10):
             yield {"x": np.arange(x, x + 1), "v": np.ones((1, 2))}
@@ -116,7 +117,7 @@ def test_an_error_in_the_generator_names_the_row() -> None:
     assert "raise RuntimeError" in caught.value.user_traceback
 
 
-def test_a_generator_that_is_given_twice_is_an_error_and_no_loss() -> None:
+def test_generator_returned_a_second_time_is_refused() -> None:
     once = by_rows()
     data = Dataset.from_generator(lambda: once, SCHEMA)
     assert next(iter(data)).num_rows
@@ -129,7 +130,7 @@ def test_a_generator_that_is_given_twice_is_an_error_and_no_loss() -> None:
     assert [len(values(run(mapped))) for _ in range(2)] == [2_500, 2_500]
 
 
-def test_one_that_cannot_be_read_again_may_be_given_twice() -> None:
+def test_nondeterministic_generator_may_be_returned_twice() -> None:
     once = by_rows()
     data = Dataset.from_generator(lambda: once, SCHEMA, deterministic=False)
     assert next(iter(data)).num_rows
@@ -143,7 +144,7 @@ def test_one_that_cannot_be_read_again_may_be_given_twice() -> None:
         (5, SourceError, r"yields 0 rows now, and 16 were read before"),
     ],
 )
-def test_a_position_behind_the_end_is_an_error_and_no_loss(
+def test_position_behind_end_of_generator_is_refused(
     batches: int, error: type[Exception], message: str
 ) -> None:
     rows = iter([{"x": x, "v": [0, 0]} for x in range(30)])
@@ -156,7 +157,7 @@ def test_a_position_behind_the_end_is_an_error_and_no_loss(
         next(again)
 
 
-def test_a_first_row_without_values_tells_no_type() -> None:
+def test_null_values_of_first_row_do_not_determine_types() -> None:
     def spans(row: dict[str, Any]) -> dict[str, Any]:
         return {"x": row["x"] or None, "upto": list(range(row["x"]))}
 
@@ -167,7 +168,7 @@ def test_a_first_row_without_values_tells_no_type() -> None:
     assert dataset.schema.types == [pa.int64(), pa.list_(pa.int64())]
 
 
-def test_bad_arguments() -> None:
+def test_invalid_generator_arguments_are_refused() -> None:
     with pytest.raises(InvalidArgumentError, match=r"needs schema=, a pyarrow\.Schema.*got None"):
         Dataset.from_generator(by_rows, None)  # type: ignore[arg-type]
     with pytest.raises(InvalidArgumentError, match=r"from_generator takes a function.*got 3"):

@@ -25,7 +25,7 @@ def tree(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Pat
     ["*.x", "**", "**/*.x", "d/**/*.x", "**/e/*", "*/**/*.x", "d/**", "**/d/**/*.y", "no/**/*"],
 )
 @pytest.mark.parametrize("is_absolute", [False, True])
-def test_as_glob_where_there_are_no_links(
+def test_pattern_without_links_matches_same_files_as_python_glob(
     tree: pathlib.Path, pattern: str, is_absolute: bool
 ) -> None:
     if is_absolute:
@@ -35,13 +35,13 @@ def test_as_glob_where_there_are_no_links(
     assert sorted(set(found)) == sorted(set(known))
 
 
-def test_links_in_circles_end_and_give_each_file_once(tree: pathlib.Path) -> None:
+def test_cyclic_links_end_and_give_each_file_once(tree: pathlib.Path) -> None:
     for link in ("d/up", "d/e/up", "around"):
         (tree / link).symlink_to(tree, target_is_directory=True)
     assert sorted(expanded("**/*.x")) == ["[z]/e.x", "a.x", "d/b.x", "d/e/c.x"]
 
 
-def test_folders_elsewhere_are_followed_to_and_links_to_files_are_files(
+def test_links_to_outside_folders_and_to_files_are_followed(
     tree: pathlib.Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     elsewhere = tmp_path_factory.mktemp("elsewhere")

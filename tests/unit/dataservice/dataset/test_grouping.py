@@ -33,7 +33,7 @@ def texts(lengths: list[int], sizes: list[int] | None = None) -> Dataset:
 
 
 class TestPaddedBatch:
-    def test_lists_get_as_long_as_the_longest_of_the_batch(self) -> None:
+    def test_lists_are_padded_to_longest_of_batch(self) -> None:
         dataset = texts([1, 3, 0, 2, 2]).padded_batch(3)
         first, second = run(dataset)
         assert first.column("tokens").to_pylist() == [[0, 0, 0], [0, 1, 2], [0, 0, 0]]
@@ -46,7 +46,7 @@ class TestPaddedBatch:
         assert dataset.cardinality() == 2
         check_positions(dataset)
 
-    def test_given_lengths_and_values(self) -> None:
+    def test_lists_are_padded_to_given_lengths_with_given_values(self) -> None:
         dataset = texts([1, 2]).padded_batch(
             2, {"tokens": 4, "words": None}, {"tokens": -1, "words": "?"}, drop_remainder=True
         )
@@ -54,7 +54,7 @@ class TestPaddedBatch:
         assert batch.column("tokens").to_pylist() == [[0, -1, -1, -1], [0, 1, -1, -1]]
         assert batch.column("words").to_pylist() == [["w", "?"], ["w", "w"]]
 
-    def test_nulls_and_empty_lists(self) -> None:
+    def test_null_and_empty_lists_are_padded(self) -> None:
         table = pa.table({"v": pa.array([None, [1.5, None], []], pa.list_(pa.float32()))})
         (batch,) = run(Dataset.from_table(table).padded_batch(3, padding_values={"v": 9}))
         assert batch.column("v").to_pylist() == [[9, 9], [1.5, None], [9, 9]]
@@ -64,7 +64,7 @@ class TestPaddedBatch:
 
     @pytest.mark.parametrize("kind", [pa.int8(), pa.float32(), pa.uint64(), pa.float64()])
     @pytest.mark.parametrize("listed", [pa.list_, pa.large_list])
-    def test_numbers_are_padded_alike_with_and_without_a_null_among_them(
+    def test_number_lists_are_padded_alike_with_and_without_nulls(
         self, kind: pa.DataType, listed: Any
     ) -> None:
         plain = [[9], [1, 2, 3], None, [], [4, 5]]
@@ -78,11 +78,11 @@ class TestPaddedBatch:
             (batch,) = run(Dataset.from_table(table).padded_batch(4))
             assert {len(v) for v in batch.column("v").to_pylist()} == {width}
 
-    def test_a_length_may_be_written_as_a_shape(self) -> None:
+    def test_padded_length_may_be_given_as_shape(self) -> None:
         short = texts([1]).padded_batch(1, {"tokens": [3]})
         assert next(iter(short.numpy()))["tokens"].shape == (1, 3)
 
-    def test_it_is_divided_as_batch_and_an_operator_on_batches(self) -> None:
+    def test_padded_batch_is_linearised_as_batch_and_pad(self) -> None:
         linear = linearise(texts([1, 2]).shuffle(2, 1).padded_batch(2).node)
         assert [operator.kind for operator in linear.tail] == ["batch", "pad"]
 
@@ -99,16 +99,18 @@ class TestPaddedBatch:
             (
                 lambda d: run(d.padded_batch(2, None, {"tokens": "a"})),
                 SchemaError,
-                "no value to pad column 'tokens'",
+                "not a value to pad column 'tokens'",
             ),
         ],
     )
-    def test_bad_arguments(self, build: Any, error: type[Exception], message: str) -> None:
+    def test_invalid_arguments_are_refused(
+        self, build: Any, error: type[Exception], message: str
+    ) -> None:
         with pytest.raises(error, match=message):
             build(texts([1, 3]))
 
 
-class TestBuckets:
+class TestBucketBySequenceLength:
     @given(
         st.lists(st.integers(0, 9), max_size=40),
         st.lists(st.integers(1, 9), max_size=4),
@@ -135,7 +137,7 @@ class TestBuckets:
             assert sorted(found) == list(range(len(lengths)))
         check_positions(dataset)
 
-    def test_the_order_is_that_in_which_buckets_fill(self) -> None:
+    def test_batches_leave_in_order_in_which_buckets_fill(self) -> None:
         dataset = texts([5, 1, 1, 5, 9, 1]).bucket_by_sequence_length("tokens", [3, 8], [2, 2, 2])
         assert [batch.column("n").to_pylist() for batch in run(dataset)] == [
             [1, 2],
@@ -144,7 +146,7 @@ class TestBuckets:
             [4],
         ]
 
-    def test_lengths_from_functions_and_expressions(self) -> None:
+    def test_element_length_may_be_function_expression_or_column(self) -> None:
         for length in (
             lambda c: np.array([len(t) for t in c["tokens"]]),
             col("n") % 5,
@@ -154,7 +156,7 @@ class TestBuckets:
             assert [b.column("n").to_pylist() for b in run(dataset)] == [[0, 1, 2], [3, 4]]
             check_positions(decode_plan(encode_plan(dataset.node)))
 
-    def test_padding_to_boundaries_or_none(self) -> None:
+    def test_buckets_are_padded_to_boundary_or_not_at_all(self) -> None:
         dataset = texts([1, 2, 4]).bucket_by_sequence_length(
             "tokens", [4, 6], [2, 2, 2], pad_to_bucket_boundary=True
         )
@@ -168,7 +170,7 @@ class TestBuckets:
         plain = texts([1, 2]).bucket_by_sequence_length("tokens", [4], [2, 2], no_padding=True)
         assert run(plain)[0].column("tokens").to_pylist() == [[0], [0, 1]]
 
-    def test_a_long_stream_is_replayed_from_its_oldest_waiting_row_only(self) -> None:
+    def test_position_replays_only_from_oldest_waiting_row(self) -> None:
         dataset = texts([1] * 30, [5] * 5).bucket_by_sequence_length("tokens", [3], [5, 5])
         with dataset.node.open(RunContext()) as stream:
             for _ in range(4):
@@ -186,13 +188,13 @@ class TestBuckets:
             ((3, [3], [1, 1]), "takes a function"),
         ],
     )
-    def test_bad_arguments(self, arguments: Any, message: str) -> None:
+    def test_invalid_arguments_are_refused(self, arguments: Any, message: str) -> None:
         with pytest.raises(InvalidArgumentError, match=message):
             texts([1]).bucket_by_sequence_length(*arguments)
         with pytest.raises(InvalidArgumentError, match=r"takes rows"):
             texts([1]).batch(2).bucket_by_sequence_length("tokens", [3], [1, 1])
 
-    def test_cardinality_and_division(self) -> None:
+    def test_bucketed_dataset_has_unknown_cardinality_and_can_be_divided(self) -> None:
         dataset = texts([1, 2]).bucket_by_sequence_length("tokens", [3], [2, 2])
         assert dataset.cardinality() == UNKNOWN_CARDINALITY
         endless = texts([1, 2]).repeat().bucket_by_sequence_length("tokens", [3], [2, 2])
@@ -207,7 +209,9 @@ class TestGroupByWindow:
         st.lists(st.integers(1, 9), max_size=3),
         st.integers(1, 5),
     )
-    def test_windows_hold_one_key(self, keys: list[int], sizes: list[int], size: int) -> None:
+    def test_windows_hold_rows_of_one_key(
+        self, keys: list[int], sizes: list[int], size: int
+    ) -> None:
         table = pa.table({"k": pa.array(keys, pa.int64()), "i": pa.array(range(len(keys)))})
         source = Dataset.from_table(chunked(table, sizes if sum(sizes) < len(keys) else []))
         dataset = source.group_by_window("k", window_size=size)
@@ -219,7 +223,7 @@ class TestGroupByWindow:
         assert not any(counts.values())
         check_positions(dataset)
 
-    def test_a_function_makes_a_dataset_of_each_window(self) -> None:
+    def test_reduce_function_makes_dataset_of_each_window(self) -> None:
         def reduce(key: int, window: Dataset) -> Dataset:
             return window.with_column("k", lambda c: c["x"] * 0 + key).shuffle(9).batch(2)
 
@@ -233,7 +237,7 @@ class TestGroupByWindow:
         check_positions(dataset.unbatch().batch(4), epoch=2)
         check_positions(decode_plan(encode_plan(freeze_schemas(dataset.node))))
 
-    def test_sizes_by_key(self) -> None:
+    def test_window_size_func_sets_size_by_key(self) -> None:
         dataset = numbers(20).group_by_window(
             lambda c: c["x"] % 2, window_size_func=lambda key: key + 2
         )
@@ -245,7 +249,7 @@ class TestGroupByWindow:
         ]
         check_positions(dataset)
 
-    def test_windows_of_batches_for_coordinated_reads(self) -> None:
+    def test_bucketed_batches_are_grouped_for_coordinated_reads(self) -> None:
         lengths = [1, 5, 1, 5, 1, 5, 1, 5]
         dataset = (
             texts(lengths, [3])
@@ -296,6 +300,8 @@ class TestGroupByWindow:
             (lambda d: run(d.group_by_window("z", window_size=2)), SchemaError, "column 'z'"),
         ],
     )
-    def test_bad_arguments(self, build: Any, error: type[Exception], message: str) -> None:
+    def test_invalid_arguments_are_refused(
+        self, build: Any, error: type[Exception], message: str
+    ) -> None:
         with pytest.raises(error, match=message):
             build(numbers(20, []))

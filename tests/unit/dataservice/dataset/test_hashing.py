@@ -27,13 +27,13 @@ def reference(value: int | str | bytes) -> int:
     return hashed
 
 
-def test_published_vectors_of_splitmix64() -> None:
+def test_splitmix64_matches_published_vectors() -> None:
     assert splitmix64(0) == 0xE220A8397B1DCDAF
     assert splitmix64(1234567) == 6457827717110365317
     assert mix(np.array([0, 1234567], np.uint64)).tolist() == [splitmix64(0), splitmix64(1234567)]
 
 
-def test_vectors_that_models_in_the_field_rely_on() -> None:
+def test_hash_buckets_of_known_values_never_change() -> None:
     integers = hash_buckets(pa.array([0, 1, -1, 2**40]), 1_000_000)
     strings = hash_buckets(pa.array(["", "a", "AA", "New York", "a longer key"]), 1_000_000)
     assert integers.to_pylist() == [reference(v) % 1_000_000 for v in (0, 1, -1, 2**40)]
@@ -48,27 +48,27 @@ def test_every_integer_type_hashes_by_value(kind: str) -> None:
     assert hash_buckets(array, 997).to_pylist() == [splitmix64(0) % 997, splitmix64(1) % 997]
 
 
-def test_the_largest_unsigned_value() -> None:
+def test_largest_unsigned_integer_hashes_by_value() -> None:
     assert hash_buckets(pa.array([MASK64], pa.uint64()), 10).to_pylist() == [
         splitmix64(MASK64) % 10
     ]
 
 
 @given(st.lists(st.one_of(st.none(), st.text(max_size=40)), max_size=20), st.integers(0, 5))
-def test_strings_against_the_definition(keys: list[str | None], skip: int) -> None:
+def test_hash_of_strings_matches_definition(keys: list[str | None], skip: int) -> None:
     for kind in (pa.string(), pa.large_string()):
         array = pa.array(keys, kind).slice(min(skip, len(keys)))
         wanted = [None if key is None else reference(key) % 1009 for key in keys[skip:]]
         assert hash_buckets(array, 1009).to_pylist() == wanted
 
 
-def test_binary_and_dictionaries_hash_by_their_values() -> None:
+def test_binary_and_dictionary_columns_hash_by_value() -> None:
     assert hash_buckets(pa.array([b"ab"]), 1009).to_pylist() == [reference("ab") % 1009]
     encoded = pa.array(["b", "a", None, "b"]).dictionary_encode()
     assert hash_buckets(encoded, 1009).equals(hash_buckets(pa.array(["b", "a", None, "b"]), 1009))
 
 
-def test_null_stays_null_and_empty_stays_empty() -> None:
+def test_hash_keeps_nulls_and_empty_columns() -> None:
     assert hash_buckets(pa.array([None, 7], pa.int64()), 3).to_pylist() == [None, splitmix64(7) % 3]
     sliced = pa.array([9, None, 7, None, 8]).slice(1)
     wanted = [None, splitmix64(7) % 3, None, splitmix64(8) % 3]
@@ -77,17 +77,17 @@ def test_null_stays_null_and_empty_stays_empty() -> None:
 
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1), st.integers(1, EVERYTHING))
-def test_a_bucket_is_within_range(keys: list[int], buckets: int) -> None:
+def test_hash_bucket_is_within_range(keys: list[int], buckets: int) -> None:
     for bucket in hash_buckets(pa.array(keys, pa.int64()), buckets).to_pylist():
         assert 0 <= bucket < buckets
 
 
-def test_buckets_are_filled_evenly() -> None:
+def test_hash_buckets_are_filled_evenly() -> None:
     counts = np.bincount(hash_buckets(pa.array(range(100_000)), 10).to_numpy(), minlength=10)
     assert counts.min() > 9_500
     assert counts.max() < 10_500
 
 
-def test_other_types_are_refused() -> None:
+def test_hash_of_unsupported_type_is_refused() -> None:
     with pytest.raises(SchemaError, match="double"):
         hash_buckets(pa.array([1.5]), 10)

@@ -66,20 +66,20 @@ def source(lengths: list[int]) -> Dataset:
 
 
 @given(st.lists(st.integers(0, 12), max_size=7), st.integers(1, 4), st.integers(1, 4))
-def test_the_order_is_that_of_the_definition(lengths: list[int], cycle: int, block: int) -> None:
+def test_interleave_order_matches_definition(lengths: list[int], cycle: int, block: int) -> None:
     dataset = source(lengths).interleave(part, cycle, block)
     assert values(run(dataset), "y") == by_definition(lengths, cycle, block)
     check_positions(dataset)
 
 
-def test_many_rounds_are_put_together() -> None:
+def test_rows_of_many_rounds_are_joined_into_few_batches() -> None:
     dataset = numbers(4).interleave(lambda row: Dataset.range(row["x"], 40_000, 4), 4)
     assert values(run(dataset), "id") == list(range(40_000))
     assert len(run(dataset)) < 10
     check_positions(dataset)
 
 
-def test_rounds_are_put_together_also_where_slots_stay_empty() -> None:
+def test_rounds_are_joined_although_slots_stay_empty() -> None:
     lengths = [0, 20_000, 30_000]
     longer = source(lengths).interleave(lambda row: Dataset.range(row["n"]), 8)
     batches = run(longer)
@@ -89,14 +89,14 @@ def test_rounds_are_put_together_also_where_slots_stay_empty() -> None:
     check_positions(source([0, 2, 9]).interleave(lambda row: Dataset.range(row["n"]), 8))
 
 
-def test_a_cycle_longer_than_any_list_opens_every_dataset() -> None:
+def test_huge_cycle_length_opens_every_dataset() -> None:
     lengths = [2, 0, 3]
     dataset = source(lengths).interleave(part, 2**70)
     assert values(run(dataset), "y") == by_definition(lengths, 4, 1)
     check_positions(dataset)
 
 
-def test_of_batches_and_through_plans() -> None:
+def test_interleave_of_batches_survives_plan_encoding() -> None:
     dataset = (
         numbers(6, [])
         .batch(2)
@@ -107,7 +107,7 @@ def test_of_batches_and_through_plans() -> None:
     assert dataset.schema == pa.schema([("y", pa.int64())])
 
 
-def test_nested_shuffles_without_a_seed_resume_exactly() -> None:
+def test_nested_shuffles_without_seed_resume_exactly() -> None:
     def shuffled(row: dict[str, Any]) -> Dataset:
         return Dataset.range(row["x"] * 100, row["x"] * 100 + 30).shuffle(30)
 
@@ -117,7 +117,7 @@ def test_nested_shuffles_without_a_seed_resume_exactly() -> None:
     assert sorted(values(run(dataset), "id")) == [x * 100 + y for x in range(5) for y in range(30)]
 
 
-def test_the_first_dataset_gives_the_schema() -> None:
+def test_first_dataset_determines_schema_of_interleave() -> None:
     def typed(row: dict[str, Any]) -> Dataset:
         kind = pa.int64() if row["x"] == 0 else pa.int8()
         return Dataset.from_table(pa.table({"y": pa.array([row["x"]], kind)}))
@@ -156,18 +156,20 @@ def test_the_first_dataset_gives_the_schema() -> None:
         ),
     ],
 )
-def test_bad_arguments(build: Any, error: type[Exception], message: str) -> None:
+def test_invalid_interleave_arguments_are_refused(
+    build: Any, error: type[Exception], message: str
+) -> None:
     with pytest.raises(error, match=message):
         build(numbers(4))
 
 
-def test_what_tf_data_takes_is_taken() -> None:
+def test_interleave_takes_autotune_as_tf_data_does() -> None:
     lengths = [3, 2, 5, 1, 4]
     given_ = source(lengths).interleave(part, AUTOTUNE, num_parallel_calls=AUTOTUNE)
     assert values(run(given_), "y") == by_definition(lengths, 4, 1)
 
 
-def test_only_the_wanted_columns_of_nested_files_are_read(tmp_path: pathlib.Path) -> None:
+def test_only_selected_columns_of_nested_files_are_read(tmp_path: pathlib.Path) -> None:
     path = str(tmp_path / "a.parquet")
     pq.write_table(pa.table({"a": [1, 2], "b": [3, 4]}), path)
     nested = numbers(2, []).interleave(lambda _r: Dataset.from_parquet(path).select("a"))
@@ -178,7 +180,7 @@ def test_only_the_wanted_columns_of_nested_files_are_read(tmp_path: pathlib.Path
     assert {call.args[0].columns for call in read.call_args_list} == {("a",)}
 
 
-def test_cardinality() -> None:
+def test_cardinality_of_interleave_is_known_only_if_zero_or_infinite() -> None:
     assert numbers(4).interleave(part).cardinality() == UNKNOWN_CARDINALITY
     assert numbers(0, []).interleave(part).cardinality() == 0
     assert numbers(4).repeat().interleave(part).cardinality() == INFINITE_CARDINALITY

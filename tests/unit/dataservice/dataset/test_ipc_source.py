@@ -12,12 +12,14 @@ import pytest
 
 from dataservice.dataset.dataset import Dataset
 from dataservice.dataset.expressions import col
+from dataservice.dataset.linearise import linearise
 from dataservice.dataset.node import UNKNOWN_CARDINALITY
 from dataservice.dataset.optimise import optimise
 from dataservice.dataset.plan import decode_plan, encode_plan
-from dataservice.dataset.splits import linearise, open_window, plan_splits, plan_windows
+from dataservice.dataset.splits import open_window, plan_splits
 from dataservice.dataset.stream import RunContext
 from dataservice.errors import InvalidArgumentError, SchemaError, SourceError, UserFunctionError
+from tests.planned_windows import plan_windows
 from tests.unit.dataservice.dataset.checkpoint_checker import check_positions, run, values
 
 
@@ -49,7 +51,7 @@ def folder(tmp_path: pathlib.Path) -> pathlib.Path:
     return tmp_path
 
 
-def windowed(dataset: Dataset) -> list[int]:
+def rows_by_windows(dataset: Dataset) -> list[int]:
     linear = linearise(decode_plan(encode_plan(dataset.node)))
     rows: list[int] = []
     for window in plan_windows(linear, plan_splits(linear), 0):
@@ -60,7 +62,7 @@ def windowed(dataset: Dataset) -> list[int]:
     return rows
 
 
-def test_files_and_streams(folder: pathlib.Path) -> None:
+def test_ipc_files_and_streams_are_read_in_order(folder: pathlib.Path) -> None:
     dataset = Dataset.from_ipc(str(folder))
     assert values(run(dataset)) == list(range(1_600))
     assert dataset.schema == pa.schema([("s", pa.string()), ("x", pa.int64())])
@@ -68,26 +70,26 @@ def test_files_and_streams(folder: pathlib.Path) -> None:
     assert Dataset.from_ipc(str(folder / "[ab].*")).cardinality() == 1_500
     check_positions(dataset)
     check_positions(dataset.shuffle(100, seed=2).batch(150))
-    assert sorted(windowed(dataset)) == list(range(1_600))
+    assert sorted(rows_by_windows(dataset)) == list(range(1_600))
     remote = Dataset.from_ipc(f"file://{folder}/*.arrow*")
     assert values(run(remote)) == [*range(1_000), *range(1_500, 1_600)]
     copied = Dataset.from_ipc(str(folder), memory_map=False)
     assert values(run(copied)) == list(range(1_600))
 
 
-def test_splits_are_record_batches_with_small_neighbours_merged(tmp_path: pathlib.Path) -> None:
+def test_ipc_splits_are_record_batches_with_small_ones_merged(tmp_path: pathlib.Path) -> None:
     path = write(tmp_path / "a.arrow", {"x": np.arange(300_000)}, 50_000)
     splits = plan_splits(linearise(Dataset.from_ipc(path).node))
     assert [split.row_groups for split in splits] == [(n,) for n in range(6)]
     small = write(tmp_path / "b.arrow", {"x": np.arange(300_000)}, 10_000)
     splits = plan_splits(linearise(Dataset.from_ipc(small).node))
     assert [split.rows for split in splits] == [60_000] * 5
-    assert windowed(Dataset.from_ipc(small).skip(70_001).take(55_000)) == list(
+    assert rows_by_windows(Dataset.from_ipc(small).skip(70_001).take(55_000)) == list(
         range(70_001, 125_001)
     )
 
 
-def test_rows_of_a_local_file_are_not_copied(tmp_path: pathlib.Path) -> None:
+def test_rows_of_local_ipc_file_are_not_copied(tmp_path: pathlib.Path) -> None:
     path = write(tmp_path / "a.arrow", {"x": np.arange(50_000)})
     before = pa.total_allocated_bytes()
     batches = run(Dataset.from_ipc(path))
@@ -96,7 +98,7 @@ def test_rows_of_a_local_file_are_not_copied(tmp_path: pathlib.Path) -> None:
     assert len(batches) == 1
 
 
-def test_columns(folder: pathlib.Path) -> None:
+def test_ipc_columns_are_selected_and_pushed_down(folder: pathlib.Path) -> None:
     path = str(folder / "*.*")
     assert Dataset.from_ipc(path, columns=["x", "s"]).schema.names == ["x", "s"]
     pushed = optimise(Dataset.from_ipc(path).select("x").node)
@@ -107,7 +109,7 @@ def test_columns(folder: pathlib.Path) -> None:
         run(Dataset.from_ipc(path, columns=["y"]))
 
 
-def test_other_order_dictionaries_and_empty_batches(tmp_path: pathlib.Path) -> None:
+def test_ipc_files_with_reordered_encoded_or_empty_columns_are_read(tmp_path: pathlib.Path) -> None:
     write(tmp_path / "a.arrow", {"x": [1], "s": pa.array(["u"]).dictionary_encode()})
     write(tmp_path / "b.arrow", {"s": ["v"], "x": [2]})
     write(tmp_path / "c.arrow", {"s": pa.array([], pa.string()), "x": pa.array([], pa.int64())})
@@ -117,14 +119,14 @@ def test_other_order_dictionaries_and_empty_batches(tmp_path: pathlib.Path) -> N
 
 
 @pytest.mark.parametrize("content", [b"", b"ARROW1", b"FEA1abcdefgh", b"hello world, not arrow"])
-def test_not_arrow(tmp_path: pathlib.Path, content: bytes) -> None:
+def test_file_that_is_not_arrow_is_refused(tmp_path: pathlib.Path, content: bytes) -> None:
     path = tmp_path / "bad.arrow"
     path.write_bytes(content)
     with pytest.raises(SourceError, match=r"bad\.arrow' is (not a readable|a Feather file of)"):
         run(Dataset.from_ipc(str(path)))
 
 
-def test_truncated_and_damaged(tmp_path: pathlib.Path) -> None:
+def test_truncated_or_damaged_ipc_file_is_refused(tmp_path: pathlib.Path) -> None:
     path = pathlib.Path(write(tmp_path / "a.arrow", table(0, 500), 100))
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
@@ -139,7 +141,7 @@ def test_truncated_and_damaged(tmp_path: pathlib.Path) -> None:
         run(Dataset.from_ipc(str(path)))
 
 
-def test_of_many_record_batches_a_message_names_few(tmp_path: pathlib.Path) -> None:
+def test_error_source_of_many_record_batches_is_abbreviated(tmp_path: pathlib.Path) -> None:
     def fail(_: Any) -> Any:
         raise ValueError("no")
 
@@ -150,7 +152,7 @@ def test_of_many_record_batches_a_message_names_few(tmp_path: pathlib.Path) -> N
     assert caught.value.source.startswith(f"{path} record batch 0, 1, 2, 3 and 496 more, rows 0..")
 
 
-def test_files_that_differ_or_change(tmp_path: pathlib.Path) -> None:
+def test_differing_or_changed_ipc_files_are_refused(tmp_path: pathlib.Path) -> None:
     write(tmp_path / "a.arrow", {"x": [1]})
     write(tmp_path / "b.arrow", {"x": ["one"]})
     with pytest.raises(SchemaError, match=r"'x' is of type int64 in '.*a\.arrow'.*as string"):
@@ -164,7 +166,7 @@ def test_files_that_differ_or_change(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.fixture
-def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def mapped_paths(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Records the files that are mapped from now on, in order."""
     paths: list[str] = []
     original = pa.memory_map
@@ -177,24 +179,26 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return paths
 
 
-def test_a_mapped_file_stays_open_between_its_splits(
-    tmp_path: pathlib.Path, opened: list[str]
+def test_mapped_file_stays_open_between_its_splits(
+    tmp_path: pathlib.Path, mapped_paths: list[str]
 ) -> None:
     path = write(tmp_path / "a.arrow", table(0, 200_000), 66_000)
     source = linearise(Dataset.from_ipc(path).node).segments[0].source
     splits = source.plan()
-    opened.clear()
+    mapped_paths.clear()
     parts = [list(source.read(split, 0, RunContext())) for split in splits for _ in range(2)]
     assert len(splits) == 4
     assert sum(batch.num_rows for part in parts for batch in part) == 2 * 200_000
-    assert opened == [path]
+    assert mapped_paths == [path]
 
 
-def test_readers_at_once_have_files_of_their_own(tmp_path: pathlib.Path, opened: list[str]) -> None:
+def test_concurrent_readers_map_file_separately(
+    tmp_path: pathlib.Path, mapped_paths: list[str]
+) -> None:
     path = write(tmp_path / "a.arrow", table(0, 200_000), 100_000)
     source = linearise(Dataset.from_ipc(path).node).segments[0].source
     splits = source.plan()
-    opened.clear()
+    mapped_paths.clear()
     for _ in range(2):
         first, second = (source.read(split, 0, RunContext()) for split in splits)
         assert next(first).column("x")[0].as_py() == 0
@@ -202,21 +206,21 @@ def test_readers_at_once_have_files_of_their_own(tmp_path: pathlib.Path, opened:
         # Both reads are abandoned in the middle.
         first.close()
         second.close()
-    assert opened == [path, path]
+    assert mapped_paths == [path, path]
 
 
-def test_a_file_that_was_replaced_is_opened_anew(tmp_path: pathlib.Path, opened: list[str]) -> None:
+def test_replaced_file_is_mapped_anew(tmp_path: pathlib.Path, mapped_paths: list[str]) -> None:
     path = write(tmp_path / "a.arrow", table(0, 10))
     dataset = Dataset.from_ipc(path)
-    assert windowed(dataset) == list(range(10))
+    assert rows_by_windows(dataset) == list(range(10))
     write(tmp_path / "a.arrow", table(5, 30))
-    opened.clear()
-    assert windowed(dataset) == list(range(5, 30))
-    assert opened
+    mapped_paths.clear()
+    assert rows_by_windows(dataset) == list(range(5, 30))
+    assert mapped_paths
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="it looks into /proc")
-def test_few_files_stay_open(tmp_path: pathlib.Path) -> None:
+def test_number_of_mapped_files_is_bounded(tmp_path: pathlib.Path) -> None:
     for number in range(40):
         write(tmp_path / f"{number:02}.arrow", table(number, number + 1))
     source = linearise(Dataset.from_ipc(str(tmp_path)).node).segments[0].source
@@ -230,7 +234,7 @@ def test_few_files_stay_open(tmp_path: pathlib.Path) -> None:
     assert 0 < mapped <= 16
 
 
-def test_bad_arguments() -> None:
+def test_invalid_ipc_arguments_are_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="list of column names, got 3"):
         Dataset.from_ipc("a", columns=3)  # type: ignore[arg-type]
     with pytest.raises(InvalidArgumentError, match="memory_map must be a bool, got 1"):

@@ -1,4 +1,4 @@
-"""Passes over a few rows in memory are made many at a time, and so are choices of datasets."""
+"""Repeated passes over few rows, and choices of datasets, are joined into large chunks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def ids(batches: list[pa.RecordBatch]) -> list[int]:
 
 
 @pytest.mark.parametrize("source", [Dataset.range(3), Dataset.from_numpy({"id": np.arange(3)})])
-def test_few_rows_are_repeated_in_chunks(source: Dataset) -> None:
+def test_repeat_of_few_rows_yields_large_chunks(source: Dataset) -> None:
     batches = run(source.repeat(10_000))
     assert ids(batches) == [0, 1, 2] * 10_000
     assert len(batches) == 2
@@ -30,12 +30,12 @@ def test_few_rows_are_repeated_in_chunks(source: Dataset) -> None:
     assert run(source.take(0).repeat()) == []
 
 
-def test_large_tables_are_not_copied_together() -> None:
+def test_repeat_of_large_table_keeps_its_chunks() -> None:
     batches = run(Dataset.range(CHUNK_ROWS).repeat(2))
     assert [batch.num_rows for batch in batches] == [CHUNK_ROWS, CHUNK_ROWS]
 
 
-def test_passes_over_large_rows_take_no_more_memory_than_one_needs() -> None:
+def test_repeat_of_large_rows_does_not_join_passes() -> None:
     images = Dataset.from_table(pa.table({"image": [bytes([i]) * (1 << 20) for i in range(3)]}))
     batches = run(images.repeat(5))
     assert [batch.num_rows for batch in batches] == [3] * 5
@@ -43,14 +43,14 @@ def test_passes_over_large_rows_take_no_more_memory_than_one_needs() -> None:
     assert [value[0] for batch in batches for value in batch["image"].to_pylist()] == [0, 1, 2] * 5
 
 
-def test_a_position_inside_of_a_pass_goes_on_there() -> None:
+def test_position_inside_pass_is_resumed() -> None:
     dataset = Dataset.range(3).repeat(4)
     with dataset.node.open(RunContext()) as stream:
         stream.restore({"pass": 1, "input": {"split": 0, "row": 2}})
         assert ids(list(stream)) == [2, 0, 1, 2, 0, 1, 2]
 
 
-def test_endless_passes_end_when_the_run_does() -> None:
+def test_endless_repeat_ends_when_run_is_cancelled() -> None:
     gone = False
     with Dataset.range(3).repeat().node.open(RunContext(cancelled=lambda: gone)) as stream:
         next(stream)
@@ -70,7 +70,9 @@ class SharedRange(RangeSource):
         return RangeSource(0, self.stop if context.epoch == 2 else 0, 1).open(context)
 
 
-def test_a_reader_goes_on_after_passes_that_others_took(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_repeat_continues_after_passes_taken_by_other_readers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(repeat, "MAX_PASSES_TAKEN", 5)
     with Dataset(SharedRange(0, 3, 1)).repeat().node.open(RunContext()) as stream:
         assert ids([next(stream)]) == [0, 1, 2]
@@ -78,7 +80,7 @@ def test_a_reader_goes_on_after_passes_that_others_took(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("choice_rows", [2, 5_000])
-def test_choices_are_gathered_and_positions_stay_exact(choice_rows: int) -> None:
+def test_choices_are_gathered_into_few_batches_with_exact_positions(choice_rows: int) -> None:
     wanted = np.tile([0, 1], 3_000) if choice_rows == 2 else np.arange(6_000) % 7 % 2
     choices = Dataset.range(2).repeat(3_000)
     if choice_rows != 2:
@@ -94,7 +96,7 @@ def test_choices_are_gathered_and_positions_stay_exact(choice_rows: int) -> None
     check_positions(dataset)
 
 
-def test_a_position_saved_within_choices_that_came_in_pieces_is_read() -> None:
+def test_older_position_within_piecewise_choices_is_restored() -> None:
     a, b = Dataset.range(10), Dataset.range(10, 20)
     dataset = Dataset.choose_from_datasets([a, b], Dataset.range(2).repeat(5))
     whole = ids(run(dataset))
@@ -108,7 +110,7 @@ def test_a_position_saved_within_choices_that_came_in_pieces_is_read() -> None:
         assert ids(list(stream)) == whole[4:]
 
 
-def test_of_a_large_table_a_pass_cuts_the_chunks_that_are_taken_alone() -> None:
+def test_take_of_large_table_cuts_only_chunks_it_takes() -> None:
     chunks = pa.chunked_array([pa.array([x]) for x in range(20_000)])
     with Dataset.from_table(pa.table({"x": chunks})).take(3).node.open(RunContext()) as stream:
         before = sys.getallocatedblocks()

@@ -10,10 +10,12 @@ import pyarrow as pa
 import pytest
 
 from dataservice.dataset.dataset import Dataset
+from dataservice.dataset.linearise import linearise
 from dataservice.dataset.node import UNKNOWN_CARDINALITY
 from dataservice.dataset.plan import decode_plan, encode_plan
-from dataservice.dataset.splits import linearise, plan_splits, plan_windows
+from dataservice.dataset.splits import plan_splits
 from dataservice.errors import InvalidArgumentError, SchemaError, SourceError, UnsplittableError
+from tests.planned_windows import plan_windows
 from tests.unit.dataservice.dataset.checkpoint_checker import check_positions, run, values
 
 
@@ -21,7 +23,7 @@ def lines(first: int, end: int) -> str:
     return "".join(json.dumps({"x": x, "s": f"n{x % 3}"}) + "\n" for x in range(first, end))
 
 
-def test_rows_types_and_positions(tmp_path: pathlib.Path) -> None:
+def test_json_lines_are_read_with_types_and_positions(tmp_path: pathlib.Path) -> None:
     (tmp_path / "a.jsonl").write_text(lines(0, 500))
     (tmp_path / "b.ndjson.gz").write_bytes(gzip.compress(lines(500, 520).encode()))
     (tmp_path / "c.json").write_text("\n")
@@ -38,7 +40,7 @@ def test_rows_types_and_positions(tmp_path: pathlib.Path) -> None:
         linearise(dataset.take(3).node)
 
 
-def test_a_schema_chooses_orders_and_types(tmp_path: pathlib.Path) -> None:
+def test_schema_selects_orders_and_types_json_columns(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text('{"a": 1, "b": 2, "c": [1, 2]}\n{"c": [], "a": null}\n')
     schema = pa.schema([("c", pa.list_(pa.int32())), ("a", pa.float32())])
@@ -59,7 +61,9 @@ def test_a_schema_chooses_orders_and_types(tmp_path: pathlib.Path) -> None:
         ("", SourceError, "is empty.*schema="),
     ],
 )
-def test_bad_files(tmp_path: pathlib.Path, text: str, error: type[Exception], message: str) -> None:
+def test_malformed_json_file_is_refused_naming_it(
+    tmp_path: pathlib.Path, text: str, error: type[Exception], message: str
+) -> None:
     path = tmp_path / "bad.jsonl"
     path.write_text(text)
     with pytest.raises(error, match=message) as caught:
@@ -70,14 +74,14 @@ def test_bad_files(tmp_path: pathlib.Path, text: str, error: type[Exception], me
 @pytest.mark.parametrize(
     "line", ['{"x": "café"}', '{"x": ["café"]}', '{"x": {"y": "café"}}', '{"é": 1}']
 )
-def test_text_that_is_not_utf_8(tmp_path: pathlib.Path, line: str) -> None:
+def test_json_text_that_is_not_utf_8_is_refused(tmp_path: pathlib.Path, line: str) -> None:
     path = tmp_path / "latin.jsonl"
     path.write_bytes(line.encode("latin-1") + b"\n")
     with pytest.raises(SourceError, match=r"latin\.jsonl' after row 0: .*not UTF-8.*iconv"):
         run(Dataset.from_json(str(path)))
 
 
-def test_a_field_that_comes_later_is_an_error(tmp_path: pathlib.Path) -> None:
+def test_json_field_absent_from_first_file_is_refused(tmp_path: pathlib.Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"x": 1}\n')
     (tmp_path / "b.jsonl").write_text('{"x": 1, "y": 2}\n')
     with pytest.raises(SchemaError, match=r"b\.jsonl' after row 0.*unexpected field.*schema="):
@@ -93,7 +97,7 @@ def test_a_field_that_comes_later_is_an_error(tmp_path: pathlib.Path) -> None:
         ('{"x": 1}', pa.float16()),
     ],
 )
-def test_a_value_that_the_type_cannot_hold_is_no_damaged_file(
+def test_json_value_outside_stated_type_is_schema_error(
     tmp_path: pathlib.Path, line: str, kind: pa.DataType
 ) -> None:
     (tmp_path / "a.jsonl").write_text(line + "\n")
@@ -101,7 +105,7 @@ def test_a_value_that_the_type_cannot_hold_is_no_damaged_file(
         Dataset.from_json(str(tmp_path), pa.schema([("x", kind)])).to_table()
 
 
-def test_a_line_longer_than_a_block(tmp_path: pathlib.Path) -> None:
+def test_json_line_longer_than_block_is_refused_naming_option(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text(json.dumps({"x": "y" * 1_000}) + "\n" + json.dumps({"x": "z" * 9_000}) + "\n")
     with pytest.raises(SourceError, match="block_size_bytes="):
@@ -109,7 +113,7 @@ def test_a_line_longer_than_a_block(tmp_path: pathlib.Path) -> None:
     assert len(values(run(Dataset.from_json(str(path), block_size_bytes=20_000)))) == 2
 
 
-def test_bad_arguments() -> None:
+def test_invalid_json_arguments_are_refused() -> None:
     with pytest.raises(InvalidArgumentError, match=r"pyarrow\.Schema with columns, got 3"):
         Dataset.from_json("a", schema=3)  # type: ignore[arg-type]
     with pytest.raises(InvalidArgumentError, match=r"block_size_bytes must be an integer.*got 0"):
@@ -118,7 +122,7 @@ def test_bad_arguments() -> None:
         Dataset.from_json(3)  # type: ignore[arg-type]
 
 
-def test_ids_above_int64_are_read_as_they_are(tmp_path: pathlib.Path) -> None:
+def test_integers_above_int64_are_read_exactly(tmp_path: pathlib.Path) -> None:
     large = 2**63 + 5
     lines = [f'{{"id": {large}, "x": 1e19}}', '{"id": 3, "x": 0.5}']
     (tmp_path / "a.jsonl").write_text("\n".join(lines))

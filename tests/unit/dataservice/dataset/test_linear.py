@@ -1,4 +1,4 @@
-"""Which plans can be divided, into what, and why others cannot."""
+"""Linearised plans: their source, operators and tail, and why other plans cannot be divided."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def kinds(operators: tuple[Node, ...]) -> list[str]:
     return [operator.kind for operator in operators]
 
 
-def test_a_full_plan() -> None:
+def test_linearise_splits_plan_into_source_operators_and_tail() -> None:
     dataset = (
         BASE.map(same)
         .filter(col("id") > 3)
@@ -55,14 +55,14 @@ def test_a_full_plan() -> None:
     assert [linear.shuffle_epoch(epoch) for epoch in (0, 5)] == [0, 5]
 
 
-def test_a_bare_source() -> None:
+def test_linearised_source_has_no_operators() -> None:
     linear = linearise(BASE.node)
     assert (linear.tail, linear.batch_size, linear.repeat) == ((), None, 1)
     assert not linear.shuffles
     assert not linear.drop_remainder
 
 
-def test_repeats_multiply() -> None:
+def test_nested_repeats_multiply() -> None:
     assert linearise(BASE.repeat(2).repeat(3).node).repeat == 6
     assert linearise(BASE.repeat().repeat(3).node).repeat is None
     assert linearise(BASE.repeat(0).repeat().node).repeat == 0
@@ -76,7 +76,7 @@ def test_repeated_batches_end_with_each_pass() -> None:
     assert not linearise(BASE.batch(2).repeat(2).unbatch().node).ends_passes
 
 
-def test_concatenated_sources_are_segments() -> None:
+def test_concatenated_sources_become_segments() -> None:
     frozen = freeze_schemas(
         BASE.shuffle(5, seed=1).concatenate(Dataset.range(9).map(same)).filter(col("id") > 1).node
     )
@@ -102,12 +102,12 @@ def test_take_and_skip_become_ranges() -> None:
     assert linearise(BASE.map(same).rename({"id": "x"}).take(3).filter(col("x") > 0).node).take == 3
 
 
-def test_a_shuffle_that_does_not_reshuffle() -> None:
+def test_shuffle_without_reshuffle_keeps_its_epoch() -> None:
     linear = linearise(BASE.shuffle(5, seed=3, reshuffle_each_iteration=False).node)
     assert [linear.shuffle_epoch(epoch) for epoch in (0, 5)] == [0, 0]
 
 
-def test_the_first_shuffle_orders_the_splits() -> None:
+def test_first_of_two_shuffles_orders_the_splits() -> None:
     linear = linearise(BASE.shuffle(5, seed=3).shuffle(50, seed=4).node)
     assert (linear.shuffle_seed, linear.buffer_size) == (3, 50)
 
@@ -139,7 +139,7 @@ def test_the_first_shuffle_orders_the_splits() -> None:
         (Dataset.from_parquet("p", filter=col("x") > 1).take(3), "take"),
     ],
 )
-def test_other_plans_are_refused_with_the_reason(dataset: Dataset, operator: str) -> None:
+def test_indivisible_plan_is_refused_naming_operator(dataset: Dataset, operator: str) -> None:
     with pytest.raises(UnsplittableError, match=f"dataset with {operator} cannot.*OFF") as caught:
         linearise(dataset.node)
     assert isinstance(caught.value, InvalidArgumentError)
@@ -156,12 +156,12 @@ def test_other_plans_are_refused_with_the_reason(dataset: Dataset, operator: str
         (Dataset.choose_from_datasets([BASE], BASE), "distribute each of the datasets"),
     ],
 )
-def test_a_refusal_says_what_to_do(dataset: Dataset, remedy: str) -> None:
+def test_indivisible_plan_is_refused_naming_remedy(dataset: Dataset, remedy: str) -> None:
     with pytest.raises(UnsplittableError, match=remedy):
         linearise(dataset.node)
 
 
-def test_batches_that_are_shuffled_form_within_windows() -> None:
+def test_shuffled_batches_are_formed_within_windows() -> None:
     linear = linearise(BASE.batch(2).map(same).shuffle(3, seed=1).select("id").repeat(2).node)
     assert kinds(linear.segments[0].operators) == ["batch", "map", "shuffle", "select"]
     assert [op.batched for op in linear.segments[0].operators] == [True] * 4
@@ -170,13 +170,13 @@ def test_batches_that_are_shuffled_form_within_windows() -> None:
     assert (again.forms_elements, again.batch_size) == (False, 5)
 
 
-def test_a_filter_that_reaches_the_files_prevents_counting() -> None:
+def test_take_after_filter_pushed_into_files_is_refused() -> None:
     plan = Dataset.from_parquet("p").filter(col("x") > 1).take(3)
     with pytest.raises(UnsplittableError, match="number of rows in parquet is not known"):
         linearise(plan.node)
 
 
-def test_an_operator_of_the_tail_has_no_input() -> None:
+def test_operator_of_tail_has_no_input() -> None:
     linear = linearise(BASE.batch(2).map(same).node)
     with pytest.raises(RuntimeError, match="no input"):
         linear.tail[1].open(None)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Plans of hundreds of operators."""
+"""Plans of hundreds of operators: read, resumed, and refused beyond the limit."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def chained(parts: int) -> Dataset:
     )
 
 
-def test_a_thousand_parts_one_after_the_other() -> None:
+def test_thousand_concatenated_datasets_are_read_and_resumed() -> None:
     dataset = chained(PARTS)
     assert dataset.cardinality() == PARTS
     assert dataset.schema.names == ["id"]
@@ -48,7 +48,7 @@ def test_a_thousand_parts_one_after_the_other() -> None:
         assert next(iterator).column("id").to_pylist() == [700]
 
 
-def test_parts_before_others_that_are_joined_are_no_deeper() -> None:
+def test_right_nested_concatenations_are_flattened() -> None:
     parts = [Dataset.range(n, n + 1) for n in range(300)]
     dataset = functools.reduce(lambda joined, part: part.concatenate(joined), reversed(parts))
     assert dataset.batch(64).to_table().column("id").to_pylist() == list(range(300))
@@ -81,7 +81,7 @@ def longest(extended: Callable[[Dataset], Dataset]) -> Dataset:
         (lambda d: Dataset.sample_from_datasets([d, Dataset.range(0)], seed=1), 130),
     ],
 )
-def test_as_long_as_is_allowed_it_can_be_read(
+def test_longest_allowed_operator_chain_can_be_read(
     extended: Callable[[Dataset], Dataset], operators: int
 ) -> None:
     dataset = longest(extended)
@@ -97,19 +97,19 @@ def test_as_long_as_is_allowed_it_can_be_read(
     assert freeze_schemas(decode_plan(encode_plan(dataset.node))).depth_calls <= 850
 
 
-def test_a_plan_from_elsewhere_that_is_too_long_is_refused() -> None:
+def test_encoded_plan_with_too_many_operators_is_refused() -> None:
     dataset = longest(lambda d: d.skip(0))
     one_more = Skip(dataset.node, 0)
     with pytest.raises(InvalidArgumentError, match="too many operators"):
         decode_plan(encode_plan(one_more))
 
 
-def test_every_position_of_a_chain() -> None:
+def test_concatenation_chain_resumes_from_every_position() -> None:
     check_positions(chained(5).shuffle(3, seed=1).batch(2))
     check_positions(chained(4).concatenate(chained(3)))
 
 
-def test_positions_of_chains_saved_one_inside_of_the_other_are_read() -> None:
+def test_nested_position_of_concatenation_chain_is_restored() -> None:
     dataset = chained(4)
     row = {"split": 0, "row": 0}
     for part, state in enumerate(

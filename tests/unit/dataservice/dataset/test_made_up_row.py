@@ -1,4 +1,4 @@
-"""Functions of rows over a dataset without rows."""
+"""Schemas of row functions over no rows: the functions are tried on one made-up row."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FOLLOWING: dict[str, Callable[[ds.Dataset], ds.Dataset]] = {
 
 
 @pytest.mark.parametrize("following", FOLLOWING)
-def test_a_function_of_rows_over_none_has_the_columns_that_it_makes(following: str) -> None:
+def test_row_function_over_no_rows_has_inferred_schema(following: str) -> None:
     some = ds.Dataset.from_numpy({"x": [5, 6], "s": ["7", "8"]})
     expected = FOLLOWING[following](some.map(halved, format="rows")).schema
     data = FOLLOWING[following](NO_ROWS.map(halved, format="rows"))
@@ -41,12 +41,12 @@ def test_a_function_of_rows_over_none_has_the_columns_that_it_makes(following: s
     assert data.to_table() == expected.empty_table()
 
 
-def test_a_function_that_may_make_several_rows_has_them_too() -> None:
+def test_flat_map_row_function_over_no_rows_has_inferred_schema() -> None:
     data = NO_ROWS.flat_map(lambda row: [{"y": row["x"]}] * 2, format="rows").select(["y"])
     assert data.to_table() == pa.table({"y": pa.array([], pa.int64())})
 
 
-def test_one_that_fails_on_the_made_up_row_says_so_and_what_to_do() -> None:
+def test_function_failing_on_made_up_row_is_refused_naming_remedy() -> None:
     def known(row: dict[str, Any]) -> dict[str, Any]:
         return {"word": {5: "five"}[row["x"]]}
 
@@ -58,7 +58,7 @@ def test_one_that_fails_on_the_made_up_row_says_so_and_what_to_do() -> None:
     assert stated.select(["word"]).to_table().num_rows == 0
 
 
-def test_a_function_that_returns_something_else_is_told() -> None:
+def test_function_over_no_rows_that_returns_no_dict_is_refused() -> None:
     with pytest.raises(SchemaError, match="must return a dict"):
         NO_ROWS.map(lambda row: row["x"], format="rows").to_table()
 
@@ -85,13 +85,13 @@ def test_a_function_that_returns_something_else_is_told() -> None:
     ],
     ids=str,
 )
-def test_the_row_holds_a_value_of_every_type(kind: pa.DataType, value: Any) -> None:
+def test_made_up_row_holds_value_of_every_type(kind: pa.DataType, value: Any) -> None:
     row = made_up_row(pa.schema({"c": kind}))
     assert row.num_rows == 1
     assert row.column("c").to_pylist() == [value]
 
 
-def test_a_column_of_an_extension_type_holds_what_it_is_stored_as() -> None:
+def test_made_up_row_holds_storage_value_of_extension_type() -> None:
     row = made_up_row(pa.schema({"t": pa.fixed_shape_tensor(pa.int8(), (2,)), "u": pa.uuid()}))
     assert row.column("t").storage.to_pylist() == [[1, 1]]
     assert row.column("u").storage.to_pylist() == [b"1" * 16]

@@ -1,4 +1,4 @@
-"""Rows in open windows of many keys: which leave, in which order, and what is held for them."""
+"""group_by_window over many keys: order of the windows, positions, and rows held in memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.unit.dataservice.dataset.checkpoint_checker import check_positions, c
 ROWS = 4_000
 
 
-def spread(chunk: int = 50) -> Dataset:
+def rows_of_many_keys(chunk: int = 50) -> Dataset:
     """Returns rows of many keys, in chunks with few of each; one key is in the first chunk only."""
     keys = np.random.default_rng(3).integers(0, 300, ROWS)
     keys[:5] = -1
@@ -23,11 +23,11 @@ def spread(chunk: int = 50) -> Dataset:
     return Dataset.from_table(chunked(table, [chunk] * (ROWS // chunk - 1)))
 
 
-def expected(size: int) -> list[list[int]]:
+def expected_windows(size: int) -> list[list[int]]:
     """Computes the windows row by row."""
     waiting: dict[int, list[int]] = {}
     windows = []
-    for row in spread().rows():
+    for row in rows_of_many_keys().rows():
         waiting.setdefault(row["k"], []).append(row["i"])
         if len(waiting[row["k"]]) == size:
             windows.append(waiting.pop(row["k"]))
@@ -35,20 +35,20 @@ def expected(size: int) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("size", [1, 7, 1_000])
-def test_windows_leave_as_their_last_rows_come(size: int) -> None:
-    batches = run(spread().group_by_window("k", window_size=size))
-    assert [batch.column("i").to_pylist() for batch in batches] == expected(size)
+def test_windows_leave_as_their_last_rows_arrive(size: int) -> None:
+    batches = run(rows_of_many_keys().group_by_window("k", window_size=size))
+    assert [batch.column("i").to_pylist() for batch in batches] == expected_windows(size)
     for batch in batches:
         wanted = [[str(i)] * (i % 3) for i in batch.column("i").to_pylist()]
         assert batch.column("t").to_pylist() == wanted
 
 
-def test_positions_over_many_keys_and_chunks() -> None:
-    check_positions(spread().group_by_window("k", window_size=13), limit=15)
+def test_open_windows_of_many_keys_resume_from_positions() -> None:
+    check_positions(rows_of_many_keys().group_by_window("k", window_size=13), limit=15)
 
 
-def test_a_position_saved_without_windows_to_skip_is_read() -> None:
-    dataset = spread().group_by_window("k", window_size=7)
+def test_older_position_without_windows_to_skip_is_restored() -> None:
+    dataset = rows_of_many_keys().group_by_window("k", window_size=7)
     tail = [batch.column("i").to_pylist() for batch in run(dataset)][3:]
     with dataset.node.open(RunContext()) as stream:
         gone: dict[int, int] = {}
@@ -62,9 +62,9 @@ def test_a_position_saved_without_windows_to_skip_is_read() -> None:
         assert [batch.column("i").to_pylist() for batch in stream] == tail
 
 
-def test_what_is_held_follows_the_rows_that_wait() -> None:
+def test_held_rows_are_bounded_by_waiting_rows() -> None:
     rows = OpenRows(lambda _key: 64)
-    batches = run(spread(chunk=10).repeat(8))
+    batches = run(rows_of_many_keys(chunk=10).repeat(8))
     waiting = 0
     for chunk, batch in enumerate(batches, 1):
         keys = batch.column("k").to_numpy() % 100

@@ -1,4 +1,4 @@
-"""Results of functions over padded batches, also if their lists are no longer equally long."""
+"""Padded columns: functions over padded batches keep them padded; rows of them are ragged."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PADDED = ROWS.padded_batch(2)
 WIDTHS = [3, 0, 4, 1]
 
 
-def more(columns: dict[str, Any]) -> dict[str, Any]:
+def add_columns(columns: dict[str, Any]) -> dict[str, Any]:
     tokens = columns["tokens"]
     return {
         **columns,
@@ -43,7 +43,7 @@ def shapes(dataset: Dataset, name: str) -> list[tuple[int, ...]]:
     return [columns[name].shape[1:] for columns in dataset.numpy()]
 
 
-def test_columns_that_a_function_passes_on_stay_padded() -> None:
+def test_columns_passed_on_by_function_stay_padded() -> None:
     for dataset in (PADDED.map(lambda c: {**c, "n": c["n"] + 1}), PADDED.flat_map(dict)):
         assert dataset.schema.equals(PADDED.schema, check_metadata=True)
         for made, padded in zip(run(dataset), run(PADDED), strict=True):
@@ -51,8 +51,8 @@ def test_columns_that_a_function_passes_on_stay_padded() -> None:
             assert made.drop_columns("n").equals(padded.drop_columns("n"))
 
 
-def test_what_a_function_makes_of_padded_columns_is_padded_too() -> None:
-    dataset = PADDED.map(more)
+def test_columns_computed_from_padded_columns_are_padded() -> None:
+    dataset = PADDED.map(add_columns)
     assert dataset.schema.field("mask").type == pa.list_(pa.bool_())
     assert shapes(dataset, "mask") == [(width,) for width in WIDTHS]
     assert shapes(dataset, "next") == [(max(0, width - 1),) for width in WIDTHS]
@@ -60,14 +60,17 @@ def test_what_a_function_makes_of_padded_columns_is_padded_too() -> None:
     check_positions(dataset)
 
 
-def test_a_single_column_is_padded_too() -> None:
+def test_with_column_over_padded_batch_yields_padded_column() -> None:
     dataset = PADDED.with_column("tokens", lambda c: c["tokens"] * 0.5)
     assert dataset.schema.field("tokens").type == pa.list_(pa.float64())
     assert shapes(dataset, "tokens") == [(width,) for width in WIDTHS]
 
 
-def test_a_registered_plan_makes_the_same() -> None:
-    for dataset in (PADDED.map(more), PADDED.with_column("mask", lambda c: c["tokens"] != 0)):
+def test_registered_plan_yields_same_padded_columns() -> None:
+    for dataset in (
+        PADDED.map(add_columns),
+        PADDED.with_column("mask", lambda c: c["tokens"] != 0),
+    ):
         registered = Dataset(decode_plan(encode_plan(freeze_schemas(dataset.node))))
         assert registered.schema.equals(dataset.schema, check_metadata=True)
         assert shapes(registered, "mask") == shapes(dataset, "mask")
@@ -81,7 +84,7 @@ def test_a_registered_plan_makes_the_same() -> None:
         lambda: PADDED.map(dict, schema=PADDED.schema),
     ],
 )
-def test_functions_of_all_forms_leave_columns_padded(build: Callable[[], Dataset]) -> None:
+def test_functions_of_all_formats_leave_columns_padded(build: Callable[[], Dataset]) -> None:
     assert shapes(build(), "tokens") == [(width,) for width in WIDTHS]
 
 
@@ -102,7 +105,7 @@ def test_rows_of_padded_batches_are_ragged(build: Callable[[], Dataset]) -> None
     )
 
 
-def test_batches_that_are_not_padded_stay_so_beside_those_that_are() -> None:
+def test_unpadded_batches_stay_unpadded_beside_padded_ones() -> None:
     wide = pa.table({"tokens": pa.array([[1], [1, 2]], pa.list_(pa.int64()))})
     joined = PADDED.select("tokens").concatenate(Dataset.from_table(wide).batch(2))
     (*_, last) = joined.numpy()

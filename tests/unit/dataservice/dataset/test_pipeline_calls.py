@@ -21,12 +21,12 @@ def calls_of_chain(shuffles: int) -> int:
         return calls_of(lambda: list(stream))
 
 
-def test_operators_that_follow_each_other_ask_each_other_once_for_the_end() -> None:
+def test_calls_of_shuffle_chain_grow_at_most_quadratically() -> None:
     # A position is as long as the chain, so twice the chain takes four times the calls.
     assert calls_of_chain(60) < 5 * calls_of_chain(30)
 
 
-def test_the_oldest_of_many_open_windows_is_found_at_once() -> None:
+def test_oldest_of_many_open_windows_is_found_in_few_calls() -> None:
     windows, row = OpenBatches(lambda _key: 2), pa.record_batch({"k": [0]})
     for chunk in range(200):
         windows.add(row, np.array([chunk]), np.arange(1), chunk + 1)
@@ -36,7 +36,7 @@ def test_the_oldest_of_many_open_windows_is_found_at_once() -> None:
     assert windows.oldest == 2
 
 
-def test_counts_of_many_keys_are_put_together_seldom() -> None:
+def test_key_counts_are_merged_seldom() -> None:
     counts = _Counts()
     with mock.patch("numpy.unique", wraps=np.unique) as unique:
         for key in range(500):
@@ -45,7 +45,7 @@ def test_counts_of_many_keys_are_put_together_seldom() -> None:
     assert unique.call_count < 20
 
 
-def test_a_tiny_dataset_of_an_interleave_costs_few_calls() -> None:
+def test_interleaved_tiny_dataset_costs_few_calls() -> None:
     def calls(elements: int) -> int:
         dataset = Dataset.range(elements).interleave(
             lambda row: Dataset.range(row["id"], row["id"] + 3), cycle_length=4, block_length=1

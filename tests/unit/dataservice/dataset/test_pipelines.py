@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 
 from dataservice.dataset.dataset import Dataset
 from dataservice.dataset.expressions import col
+from dataservice.dataset.linearise import linearise
 from dataservice.dataset.plan import decode_plan, encode_plan
-from dataservice.dataset.splits import linearise, open_window, plan_splits, plan_windows
+from dataservice.dataset.splits import open_window, plan_splits
 from dataservice.dataset.stream import RunContext
 from dataservice.errors import UnsplittableError
+from tests.planned_windows import plan_windows
 from tests.unit.dataservice.dataset.checkpoint_checker import check_positions, numbers, run, values
 
 Step = Callable[[Dataset], Dataset]
@@ -74,7 +76,7 @@ def built(steps: list[int]) -> Dataset:
 
 
 @given(pipelines, st.integers(0, 2))
-def test_every_position_of_every_pipeline(steps: list[int], epoch: int) -> None:
+def test_random_pipeline_resumes_from_every_position(steps: list[int], epoch: int) -> None:
     dataset = built(steps)
     check_positions(dataset, epoch, limit=8)
     assert run(decode_plan(encode_plan(dataset.node)), epoch) == run(dataset, epoch)
@@ -86,7 +88,7 @@ def test_every_position_of_every_pipeline(steps: list[int], epoch: int) -> None:
 
 
 @given(pipelines)
-def test_a_division_has_the_rows_of_the_plan(steps: list[int]) -> None:
+def test_windows_of_random_pipeline_have_all_its_rows(steps: list[int]) -> None:
     dataset = built([step for step in steps if step not in (5, 6, 9, 22)])
     try:
         linear = linearise(dataset.node)

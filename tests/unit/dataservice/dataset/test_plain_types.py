@@ -39,7 +39,7 @@ COLUMNS = {
 
 @pytest.mark.parametrize("name", COLUMNS)
 @pytest.mark.parametrize(("first", "length"), [(0, 6), (1, 4), (2, 3), (5, 1), (3, 0)])
-def test_decoding_changes_no_value(name: str, first: int, length: int) -> None:
+def test_plain_array_keeps_values_of_encoded_column(name: str, first: int, length: int) -> None:
     column = COLUMNS[name]
     kind = plain_type(column.type)
     made = plain_array(column.slice(first, length), kind)
@@ -50,7 +50,7 @@ def test_decoding_changes_no_value(name: str, first: int, length: int) -> None:
     assert "dictionary" not in str(kind)
 
 
-def test_other_types_stay_as_they_are() -> None:
+def test_plain_type_leaves_other_types_unchanged() -> None:
     kinds = [
         pa.list_(pa.field("element", pa.int8(), nullable=False)),
         pa.struct([pa.field("x", pa.int8(), nullable=False)]),
@@ -63,7 +63,7 @@ def test_other_types_stay_as_they_are() -> None:
 
 
 @pytest.mark.parametrize("mode", ["sparse", "dense"])
-def test_unions_have_known_schemas(mode: str) -> None:
+def test_union_columns_have_known_schemas(mode: str) -> None:
     kind = pa.union([pa.field("a", pa.int64()), pa.field("b", pa.string())], mode=mode)
     column = pa.nulls(2, kind)
     rows = pa.record_batch({"id": [0, 1], "v": column, "l": pa.nulls(2, pa.list_(kind))})
@@ -75,7 +75,7 @@ def test_unions_have_known_schemas(mode: str) -> None:
 
 
 @pytest.mark.parametrize("name", COLUMNS)
-def test_they_pass_through_operators(name: str) -> None:
+def test_encoded_columns_pass_through_operators(name: str) -> None:
     column = COLUMNS[name]
     rows = ds.Dataset.from_table(pa.table({"id": np.arange(6), "v": column}))
     passed = rows.shuffle(4, seed=1).batch(4).unbatch().map(dict).filter(lambda c: c["id"] >= 0)

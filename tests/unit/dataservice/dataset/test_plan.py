@@ -54,7 +54,7 @@ def every_operator() -> Dataset:
     )
 
 
-def test_every_operator_survives_and_means_the_same() -> None:
+def test_every_operator_survives_plan_encoding() -> None:
     dataset = every_operator()
     decoded = decode_plan(encode_plan(dataset.node))
     assert [node.kind for node in walk(decoded)] == [node.kind for node in walk(dataset.node)]
@@ -64,7 +64,7 @@ def test_every_operator_survives_and_means_the_same() -> None:
     assert fingerprint(decoded) == fingerprint(dataset.node)
 
 
-def test_file_sources_survive() -> None:
+def test_file_sources_survive_plan_encoding() -> None:
     nodes = [
         Dataset.from_parquet(["a", "b*"], ["x"], col("x") > 1, {"key": "k", "n": 3}).node,
         Dataset.from_csv("c.csv", SCHEMA, delimiter=";", header=False, null_values=["NA"]).node,
@@ -75,7 +75,7 @@ def test_file_sources_survive() -> None:
         assert again.kind == node.kind
 
 
-def test_a_shared_input_is_sent_once() -> None:
+def test_shared_input_is_encoded_once() -> None:
     shared = numbers(5)
     both = shared.concatenate(shared)
     decoded = decode_plan(encode_plan(both.node))
@@ -83,7 +83,7 @@ def test_a_shared_input_is_sent_once() -> None:
     assert run(decoded) == run(both)
 
 
-def test_decoding_unpickles_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decoding_plan_unpickles_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     encoded = encode_plan(numbers(3).map(lambda c: c).node)
 
     def refuse(_data: bytes) -> None:
@@ -94,7 +94,7 @@ def test_decoding_unpickles_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(node, Map)
 
 
-def test_a_bad_pickle_is_found_where_it_runs_only() -> None:
+def test_damaged_pickle_fails_only_when_run() -> None:
     encoded = encode_plan(numbers(3).map(lambda c: c).node)
     node = decode_plan(encoded)
     assert isinstance(node, Map)
@@ -107,7 +107,7 @@ ENCODED = encode_plan(every_operator().node)
 
 
 @given(st.integers(0, len(ENCODED) - 1), st.integers(1, 255))
-def test_damaged_bytes_are_refused_or_decode(position: int, flip: int) -> None:
+def test_damaged_plan_bytes_are_refused_or_decoded(position: int, flip: int) -> None:
     damaged = bytearray(ENCODED)
     damaged[position] ^= flip
     with contextlib.suppress(InvalidArgumentError):
@@ -115,7 +115,7 @@ def test_damaged_bytes_are_refused_or_decode(position: int, flip: int) -> None:
 
 
 @given(st.integers(0, len(ENCODED) - 1))
-def test_cut_plans_are_refused(length: int) -> None:
+def test_truncated_plan_is_refused(length: int) -> None:
     with pytest.raises(InvalidArgumentError, match="malformed plan"):
         decode_plan(ENCODED[:length])
 
@@ -159,27 +159,27 @@ RANGE = {"kind": "range", "inputs": [], "with": {"start": 0, "stop": 3, "step": 
         [RANGE, {"kind": "select", "inputs": [0], "with": {"columns": {"list": ["id"]}}}],
     ],
 )
-def test_malformed_trees_are_refused(tree: Any) -> None:
+def test_malformed_plan_tree_is_refused(tree: Any) -> None:
     with pytest.raises(InvalidArgumentError):
         decode_plan(packed(tree))
 
 
-def test_a_well_formed_tree_of_hand_is_accepted() -> None:
+def test_handwritten_plan_tree_is_accepted() -> None:
     assert decode_plan(packed([RANGE])).cardinality() == 3
 
 
-def test_another_version_is_refused() -> None:
+def test_plan_of_other_version_is_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="same version"):
         decode_plan(packed([RANGE], magic=b"DSPLAN99"))
 
 
-def test_a_table_that_is_too_large_to_send() -> None:
+def test_table_too_large_to_send_is_refused() -> None:
     table = pa.table({"x": pa.nulls(9_000_000, pa.int64())})
     with pytest.raises(InvalidArgumentError, match="from_parquet"):
         encode_plan(Dataset.from_table(table).node)
 
 
-def test_fingerprints_tell_plans_apart_but_not_drawn_seeds() -> None:
+def test_fingerprint_depends_on_plan_but_not_on_drawn_seeds() -> None:
     def plan(size: int, seed: int | None) -> str:
         return fingerprint(Dataset.range(10).shuffle(5, seed).batch(size).node)
 
@@ -188,7 +188,7 @@ def test_fingerprints_tell_plans_apart_but_not_drawn_seeds() -> None:
     assert len({plan(2, 1), plan(3, 1), plan(2, 2), plan(2, None)}) == 4
 
 
-def test_a_kind_is_taken_once() -> None:
+def test_node_kind_registered_twice_is_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="'range' is taken by RangeSource"):
 
         @register_node
@@ -196,14 +196,14 @@ def test_a_kind_is_taken_once() -> None:
             kind = "range"
 
 
-def test_freeze_fills_in_what_would_be_inferred() -> None:
+def test_freeze_schemas_fills_in_inferred_schemas() -> None:
     plan = Dataset.range(5).map(lambda c: {"x": c["id"], "y": c["id"] * 0.5}).batch(2)
     frozen = freeze_schemas(plan.node)
     assert [node.schema for node in walk(frozen) if isinstance(node, Map)] == [SCHEMA]
     assert run(frozen) == run(plan)
 
 
-def test_selects_and_filters_reach_the_files() -> None:
+def test_selects_and_filters_are_pushed_into_files() -> None:
     plan = Dataset.from_parquet("p").select(["a", "b"]).filter(col("a") > 1).filter(col("b") < 2)
     source = optimise(plan.node)
     assert isinstance(source, ParquetSource)
@@ -211,7 +211,7 @@ def test_selects_and_filters_reach_the_files() -> None:
     assert repr(source.filter) == "((col('a') > lit(1)) & (col('b') < lit(2)))"
 
 
-def test_a_filter_of_an_unread_column_stays_an_error() -> None:
+def test_operators_on_unread_columns_and_function_filters_are_not_pushed_down() -> None:
     plan = Dataset.from_parquet("p", columns=["a"]).filter(col("b") < 2)
     assert optimise(plan.node).kind == "filter"
     plan = Dataset.from_parquet("p", columns=["a"]).select("b")

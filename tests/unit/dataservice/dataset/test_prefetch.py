@@ -22,19 +22,19 @@ from tests.unit.dataservice.dataset.checkpoint_checker import (
 DEADLINE_S = 60.0
 
 
-def prefetching() -> list[threading.Thread]:
+def prefetch_threads() -> list[threading.Thread]:
     return [t for t in threading.enumerate() if "prefetch" in t.name]
 
 
 @pytest.fixture(autouse=True)
-def _no_thread_stays() -> Iterator[None]:
+def _no_prefetch_thread_is_left() -> Iterator[None]:
     yield
-    for thread in prefetching():
+    for thread in prefetch_threads():
         thread.join(DEADLINE_S)
-    assert not prefetching()
+    assert not prefetch_threads()
 
 
-def test_the_elements_and_positions_are_those_below() -> None:
+def test_prefetch_keeps_elements_and_positions_of_its_input() -> None:
     dataset = numbers(40).shuffle(6, seed=1).prefetch(3)
     assert values(run(dataset)) == values(run(numbers(40).shuffle(6, seed=1)))
     assert dataset.cardinality() == 40
@@ -42,19 +42,19 @@ def test_the_elements_and_positions_are_those_below() -> None:
     check_positions(numbers(40).prefetch(1).batch(7).prefetch(2))
 
 
-def test_autotune_reads_ahead_without_a_number() -> None:
+def test_prefetch_with_autotune_yields_all_rows() -> None:
     assert numbers(3).prefetch(0).to_table() == numbers(3).prefetch(None).to_table()
     dataset = numbers(20, [3, 4]).prefetch(ds.AUTOTUNE)
     assert values(run(dataset)) == list(range(20))
     check_positions(dataset)
 
 
-def test_positions_of_concatenated_datasets_survive_it() -> None:
+def test_positions_of_concatenated_datasets_survive_prefetch() -> None:
     check_positions(numbers(9).concatenate(numbers(5)).prefetch(2))
     check_positions(numbers(9).batch(2).unbatch().concatenate(numbers(5)).prefetch(2))
 
 
-def test_a_restored_position_leaves_no_cache_of_the_rest() -> None:
+def test_prefetch_after_restored_position_fills_no_partial_cache() -> None:
     dataset = numbers(40, [10, 10, 10]).cache().prefetch(1)
     with iter(dataset) as begun:
         next(begun)
@@ -66,7 +66,7 @@ def test_a_restored_position_leaves_no_cache_of_the_rest() -> None:
     assert values(list(dataset)) == list(range(40))
 
 
-def test_an_error_arrives_at_its_place_and_ends_the_stream() -> None:
+def test_prefetched_error_arrives_in_order_and_ends_stream() -> None:
     def fail(columns: dict[str, Any]) -> Any:
         assert columns["x"][0] < 4, "boom"
         return columns
@@ -79,30 +79,30 @@ def test_an_error_arrives_at_its_place_and_ends_the_stream() -> None:
             next(stream)
 
 
-def test_closing_early_stops_the_thread() -> None:
+def test_closing_stream_early_stops_prefetch_thread() -> None:
     stream = open_stream(numbers(20).repeat().prefetch(2))
     next(stream)
-    assert prefetching()
+    assert prefetch_threads()
     stream.close()
-    assert not prefetching()
+    assert not prefetch_threads()
     stream.close()
     with pytest.raises(StopIteration):
         next(stream)
 
 
-def test_a_stream_that_is_dropped_stops_its_thread() -> None:
+def test_dropped_stream_stops_its_prefetch_thread() -> None:
     stream = open_stream(numbers(20).repeat().prefetch(2))
     next(stream)
     del stream
     gc.collect()
 
 
-def test_a_stream_that_was_never_read_closes() -> None:
+def test_unread_prefetch_stream_can_be_closed() -> None:
     open_stream(numbers(20).prefetch(2)).close()
-    assert not prefetching()
+    assert not prefetch_threads()
 
 
-def test_cancelling_a_run_reaches_the_reader() -> None:
+def test_cancelled_run_cancels_prefetching_reader() -> None:
     cancelled = threading.Event()
     with open_stream(numbers(20).repeat().prefetch(1), cancelled=cancelled.is_set) as stream:
         next(stream)
@@ -111,7 +111,7 @@ def test_cancelling_a_run_reaches_the_reader() -> None:
             list(stream)
 
 
-def test_it_reads_ahead_no_further_than_asked() -> None:
+def test_prefetch_reads_ahead_no_further_than_its_buffer_size() -> None:
     seen: list[int] = []
     reached = threading.Event()
 
@@ -128,9 +128,9 @@ def test_it_reads_ahead_no_further_than_asked() -> None:
         assert seen == [0, 1, 2, 3]
 
 
-def test_a_buffer_of_none_reads_nothing_ahead() -> None:
+def test_prefetch_of_zero_reads_nothing_ahead() -> None:
     dataset = numbers(9).prefetch(0)
     with open_stream(dataset) as stream:
         next(stream)
-        assert not prefetching()
+        assert not prefetch_threads()
     check_positions(dataset)

@@ -21,7 +21,7 @@ from dataservice.errors import SchemaError
 SCHEMA = pa.schema([("i", pa.int64()), ("f", pa.float32()), ("s", pa.string())])
 
 
-def written(path: pathlib.Path, **columns: pa.Array) -> Dataset:
+def write_row_groups(path: pathlib.Path, **columns: pa.Array) -> Dataset:
     """Writes a file with a row group for each row; returns its dataset."""
     pq.write_table(pa.table(columns), path / "rows.parquet", row_group_size=1)
     return Dataset.from_parquet(str(path / "rows.parquet"))
@@ -53,10 +53,10 @@ def count_read(data: Dataset, condition: Expression) -> int:
         (col("i") + 1 == 2, 4),
     ],
 )
-def test_row_groups_that_are_read(
+def test_only_row_groups_not_ruled_out_by_statistics_are_read(
     tmp_path: pathlib.Path, condition: Expression, groups: int
 ) -> None:
-    data = written(
+    data = write_row_groups(
         tmp_path,
         i=pa.array([0, 1, 2, None]),
         f=pa.array([1.5, 0.5, -2.0, None], pa.float32()),
@@ -78,7 +78,7 @@ def test_row_groups_that_are_read(
         col("f") != math.nan,
     ],
 )
-def test_rows_of_nan_are_kept(tmp_path: pathlib.Path, condition: Expression) -> None:
+def test_pushed_down_filter_keeps_nan_rows(tmp_path: pathlib.Path, condition: Expression) -> None:
     table = pa.table({"f": pa.array([1.5, math.nan], from_pandas=False)})
     pq.write_table(table, tmp_path / "a.parquet")
     found = Dataset.from_parquet(str(tmp_path)).filter(condition).to_table()["f"].to_pylist()
@@ -86,9 +86,9 @@ def test_rows_of_nan_are_kept(tmp_path: pathlib.Path, condition: Expression) -> 
     assert len(found) == Dataset.from_table(table).filter(condition).to_table().num_rows
 
 
-def test_types_whose_statistics_arrow_cannot_compare(tmp_path: pathlib.Path) -> None:
+def test_types_with_incomparable_statistics_are_still_filtered(tmp_path: pathlib.Path) -> None:
     values = [decimal.Decimal("0.50"), None, decimal.Decimal("1.50")]
-    data = written(
+    data = write_row_groups(
         tmp_path,
         price=pa.array(values, pa.decimal128(9, 2)),
         id=pa.array([b"0" * 16, b"1" * 16, None], pa.uuid()),
@@ -98,7 +98,7 @@ def test_types_whose_statistics_arrow_cannot_compare(tmp_path: pathlib.Path) -> 
     assert data.filter(col("price").is_null()).to_table().num_rows == 1
     with pytest.raises(SchemaError, match="cannot compute"):
         data.filter(col("price") > "a").to_table()
-    halves = written(tmp_path, h=pa.array([0.5, None, 2.0], pa.float16()))
+    halves = write_row_groups(tmp_path, h=pa.array([0.5, None, 2.0], pa.float16()))
     assert halves.filter(col("h") > 1).to_table()["h"].to_pylist() == [2.0]
     assert halves.filter(col("h").is_in([0.5])).to_table()["h"].to_pylist() == [0.5]
 
@@ -132,7 +132,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 
 @given(st.lists(st.tuples(_integers, _floats), max_size=6), st.integers(1, 3), _conditions)
-def test_the_same_rows_with_and_without_statistics(
+def test_pushed_down_filter_keeps_same_rows_as_plain_filter(
     folder: pathlib.Path,
     rows: list[tuple[int | None, float | None]],
     group_rows: int,
@@ -151,7 +151,7 @@ def test_the_same_rows_with_and_without_statistics(
     assert pushed["row"].to_pylist() == plain["row"].to_pylist()
 
 
-def test_the_arrow_form_says_what_the_condition_says() -> None:
+def test_statistics_condition_equals_original_condition() -> None:
     (built,) = statistics_conditions(col("i").is_in([1, 2]) | (col("s") == "a"), SCHEMA)
     rows = pa.table({"i": [1, 3, 3], "s": ["b", "a", "c"]})
     assert rows.filter(built).num_rows == 2

@@ -1,4 +1,4 @@
-"""Files that Arrow reads ahead are not closed during a read, which would hit what comes after."""
+"""Files that Arrow reads ahead: closing one waits for the read in flight."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def on_thread(work: Callable[[], object]) -> threading.Thread:
 
 
 @pytest.mark.parametrize("kind", [ReadAheadFile, LinesFile])
-def test_closing_waits_for_the_read_that_is_under_way(kind: type[ReadAheadFile]) -> None:
+def test_closing_file_waits_for_read_in_flight(kind: type[ReadAheadFile]) -> None:
     handle = Handle()
     file = kind(handle)
     reader = on_thread(lambda: file.read(10))
@@ -57,7 +57,7 @@ def test_closing_waits_for_the_read_that_is_under_way(kind: type[ReadAheadFile])
     assert bytes(file.read(10)) == b""
 
 
-def test_the_end_that_arrow_sees_of_a_closed_file_is_none() -> None:
+def test_reading_closed_batches_raises_instead_of_ending() -> None:
     text = io.BytesIO(b"x\n" + b"1\n" * ROWS)
     batches = ReadAheadBatches(LinesFile(text), pacsv.open_csv)
     reading = iter(batches)
@@ -67,7 +67,9 @@ def test_the_end_that_arrow_sees_of_a_closed_file_is_none() -> None:
         next(reading)
 
 
-def test_who_closes_waits_for_what_was_read_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closing_batches_waits_until_read_buffers_are_released(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(read_ahead, "_LET_GO_TIMEOUT_S", TIMEOUT_S)
     kept: list[Any] = []
 
@@ -84,7 +86,7 @@ def test_who_closes_waits_for_what_was_read_too(monkeypatch: pytest.MonkeyPatch)
     assert not closer.is_alive()
 
 
-def test_the_collector_may_close_a_file_in_the_middle_of_a_read_of_it() -> None:
+def test_file_may_be_closed_from_within_its_own_read() -> None:
     handle = Handle()
     file = ReadAheadFile(handle)
     handle.during = file.close
@@ -108,7 +110,7 @@ class WatchedHandle:
 
 
 @pytest.mark.parametrize("kind", ["csv", "json"])
-def test_no_source_closes_a_file_that_arrow_is_reading(
+def test_source_never_closes_file_that_arrow_is_reading(
     kind: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / f"a.{kind}"

@@ -1,4 +1,4 @@
-"""Sources whose rows count as consumed once a receipt is acknowledged, and which stay known."""
+"""Receipts: rows count as consumed once acknowledged; a source stays known while it may go on."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Position(HeldPosition):
         return None
 
 
-def test_a_source_that_may_go_on_after_its_end_stays_known() -> None:
+def test_ended_source_stays_known_while_it_may_continue() -> None:
     """It may give out rows that a lost reader of its job left; these wait for receipts too."""
     first, second = Source("first"), Source("second")
     sources = ReceiptSources("owner")

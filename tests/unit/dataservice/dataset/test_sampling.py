@@ -70,7 +70,7 @@ BELOW = {
     "grouped": NUMBERS.group_by_window(col("id") % 3, lambda _, w: w.batch(4), window_size=8),
     "bucketed": NUMBERS.map(numbered).bucket_by_sequence_length(col("id") % 3, [1], [4, 4]),
     "batched": NUMBERS.map(numbered).batch(7),
-    "none, then some": NUMBERS.take(0).map(numbered).concatenate(NUMBERS.map(numbered)),
+    "empty, then rows": NUMBERS.take(0).map(numbered).concatenate(NUMBERS.map(numbered)),
     "mixed": Dataset.sample_from_datasets([NUMBERS.take(0).map(numbered), NUMBERS.map(numbered)]),
     "exploded": NUMBERS.flat_map(few, format="rows"),
     "filtered": NUMBERS.map(numbered).filter(lambda c: c["id"] > c["id"].min() - 1),
@@ -90,7 +90,7 @@ def schemas_of(node: Node) -> list[pa.Schema]:
 
 @pytest.mark.parametrize("above", ABOVE)
 @pytest.mark.parametrize("below", BELOW)
-def test_functions_over_what_has_a_schema_already_are_tried_on_rows(below: str, above: str) -> None:
+def test_schema_of_function_over_any_operator_is_that_of_its_rows(below: str, above: str) -> None:
     data = ABOVE[above](BELOW[below])
     found = next(iter(data)).schema
     assert data.schema == found
@@ -99,7 +99,7 @@ def test_functions_over_what_has_a_schema_already_are_tried_on_rows(below: str, 
     assert Dataset(sent).schema == found
 
 
-def test_each_function_runs_once_while_schemas_are_filled_in() -> None:
+def test_each_function_runs_once_while_schemas_are_frozen() -> None:
     calls: Counter[str] = Counter()
 
     def counted(name: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
@@ -114,7 +114,7 @@ def test_each_function_runs_once_while_schemas_are_filled_in() -> None:
     assert calls == {"a": 1, "b": 1, "c": 1}
 
 
-def test_a_function_sees_no_rows_that_a_filter_drops(tmp_path: pathlib.Path) -> None:
+def test_sampled_function_sees_no_rows_dropped_by_filter(tmp_path: pathlib.Path) -> None:
     known = pa.table({"id": pa.array([None] * 100 + list(range(ROWS)), pa.int64())})
     pq.write_table(known, tmp_path / "nulls.parquet", row_group_size=16)
     for data in (Dataset.from_table(known), Dataset.from_parquet(str(tmp_path))):
@@ -124,7 +124,7 @@ def test_a_function_sees_no_rows_that_a_filter_drops(tmp_path: pathlib.Path) -> 
         assert kept.to_table().num_rows == ROWS
 
 
-def test_elements_without_rows_leave_the_types_to_those_that_have_some(
+def test_interleaved_files_without_rows_do_not_determine_types(
     tmp_path: pathlib.Path,
 ) -> None:
     for number in range(3):
@@ -135,18 +135,18 @@ def test_elements_without_rows_leave_the_types_to_those_that_have_some(
     assert data.schema == next(iter(data)).schema
 
 
-def test_a_generator_whose_first_element_has_no_rows() -> None:
+def test_interleaved_generator_element_without_rows_determines_no_types() -> None:
     def some(row: dict[str, Any]) -> Dataset:
         return Dataset.from_numpy({"id": np.full(row["id"] % 4, row["id"])})
 
     assert GENERATED.interleave(some).map(texts).schema == TEXT
 
 
-def test_rows_that_a_filter_drops_all_still_tell_the_types() -> None:
+def test_types_are_inferred_although_filter_drops_all_rows() -> None:
     assert NUMBERS.filter(col("id") < 0).map(texts).schema == TEXT
 
 
-def test_a_schema_that_is_known_runs_nothing() -> None:
+def test_stated_schema_runs_no_function() -> None:
     def fails(*_: Any) -> Any:
         raise AssertionError("was run")
 
@@ -155,7 +155,7 @@ def test_a_schema_that_is_known_runs_nothing() -> None:
     assert schemas_of(freeze_schemas(data.node)) == [TEXT]
 
 
-def test_a_generator_that_yields_others_the_next_time_is_not_run_for_a_look() -> None:
+def test_nondeterministic_generator_is_not_run_to_infer_schema() -> None:
     runs = []
 
     def live() -> Iterator[dict[str, int]]:
@@ -167,13 +167,13 @@ def test_a_generator_that_yields_others_the_next_time_is_not_run_for_a_look() ->
     assert not runs
 
 
-def test_what_does_not_fit_a_declared_schema_is_found_where_it_is_tried() -> None:
+def test_sample_that_does_not_fit_stated_schema_is_refused() -> None:
     data = NUMBERS.map(texts, schema=ID).map(numbered)
     with pytest.raises(SchemaError, match=r"have the columns \['text'\], expected \['id'\]"):
         freeze_schemas(data.node)
 
 
-def test_where_no_rows_can_be_had_known_schemas_stand() -> None:
+def test_stated_schema_holds_where_no_sample_can_be_had() -> None:
     # As over a data service, which gives no sample; np.stack and max fail on no rows.
     none = Dataset.from_table(ID.empty_table())
     stacked = none.map(stacks, schema=pa.schema({"row": pa.list_(pa.float32(), 3)}))
@@ -182,7 +182,7 @@ def test_where_no_rows_can_be_had_known_schemas_stand() -> None:
     assert counted.schema.names == ["row", "n"]
 
 
-def test_what_joins_known_schemas_runs_nothing() -> None:
+def test_concatenation_of_known_schemas_runs_no_generator() -> None:
     def fails() -> Any:
         raise AssertionError("was run")
 
@@ -210,13 +210,13 @@ def nowhere() -> Iterator[dict[str, int]]:
     ],
     ids=["map", "rows", "generator", "tfrecord"],
 )
-def test_what_is_known_need_not_run_where_the_dataset_is_made(below: Dataset) -> None:
+def test_source_with_known_schema_need_not_run_locally(below: Dataset) -> None:
     data = below.map(numbered)
     assert data.schema.names == ["id", "twice"]
     assert freeze_schemas(data.node).schema.names == ["id", "twice"]  # type: ignore[attr-defined]
 
 
-def test_filters_that_let_nothing_through_are_tried_a_few_times() -> None:
+def test_filters_that_drop_all_rows_are_sampled_few_times() -> None:
     seen: list[int] = []
 
     def note(c: dict[str, Any]) -> dict[str, Any]:
@@ -230,7 +230,7 @@ def test_filters_that_let_nothing_through_are_tried_a_few_times() -> None:
     assert len(seen) < 40
 
 
-def test_a_slow_function_is_not_tried_on_thousands_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_function_is_sampled_on_few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
     monkeypatch.setattr("dataservice.dataset.operators.base.time.monotonic", lambda: clock[0])
     seen: list[int] = []

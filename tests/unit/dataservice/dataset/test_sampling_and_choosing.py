@@ -1,4 +1,4 @@
-"""sample_from_datasets and choose_from_datasets: which element comes next, and why."""
+"""sample_from_datasets and choose_from_datasets: order, weights, seeds, positions, and the end."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def choices(listed: list[int]) -> Dataset:
     return Dataset.from_table(chunked(pa.table({"c": pa.array(listed, pa.int64())}), [3]))
 
 
-def test_every_row_comes_once_and_in_the_order_of_its_dataset() -> None:
+def test_sampling_yields_every_row_once_in_order_of_its_dataset() -> None:
     datasets = [part(0, 40, [7, 9]), part(100, 25, [4]), part(200, 10)]
     dataset = dataservice.sample_from_datasets(datasets, seed=5)
     rows = values(run(dataset))
@@ -50,7 +50,7 @@ def test_every_row_comes_once_and_in_the_order_of_its_dataset() -> None:
     assert values(run(decode_plan(encode_plan(dataset.node)))) == rows
 
 
-def test_batches_are_drawn_a_block_at_a_time_and_anew_where_a_dataset_has_ended() -> None:
+def test_batches_are_drawn_in_blocks_and_redrawn_when_dataset_ends() -> None:
     datasets = [part(0, 9).batch(1), part(100, 400).batch(1), part(900, 400).batch(1)]
     mixed = Dataset.sample_from_datasets(datasets, [0.6, 0.3, 0.1], seed=3)
     drawn = RandomChoices._draw
@@ -62,7 +62,7 @@ def test_batches_are_drawn_a_block_at_a_time_and_anew_where_a_dataset_has_ended(
     )
 
 
-def test_weights_are_chances() -> None:
+def test_sampling_weights_are_probabilities() -> None:
     datasets = [part(0, 30_000), part(50_000, 30_000), part(90_000, 9)]
     dataset = Dataset.sample_from_datasets(datasets, [0.2, 0.8, 0], seed=1).take(20_000)
     found = Counter(x // 50_000 for x in values(run(dataset)))
@@ -70,7 +70,7 @@ def test_weights_are_chances() -> None:
     assert max(values(run(dataset))) < 90_000
 
 
-def test_draws_depend_on_seed_and_epoch() -> None:
+def test_sampling_depends_on_seed_and_epoch() -> None:
     datasets = [part(0, 50), part(100, 50)]
     first = Dataset.sample_from_datasets(datasets, seed=1)
     assert values(run(first)) == values(run(first))
@@ -80,7 +80,7 @@ def test_draws_depend_on_seed_and_epoch() -> None:
     assert values(run(same)) == values(run(same, 1)) == values(run(first))
 
 
-def test_a_drawn_seed_travels_with_the_position() -> None:
+def test_drawn_sampling_seed_is_saved_with_position() -> None:
     datasets = [part(0, 50), part(100, 50)]
     first, second = (Dataset.sample_from_datasets(datasets).batch(9) for _ in range(2))
     assert fingerprint(first.node) == fingerprint(second.node)
@@ -92,7 +92,7 @@ def test_a_drawn_seed_travels_with_the_position() -> None:
     assert values(list(other)) == values(list(iterator))
 
 
-def test_stopping_at_the_end_of_one() -> None:
+def test_stop_on_empty_dataset_ends_sampling_with_first_ended_dataset() -> None:
     datasets = [part(0, 1_000), part(5_000, 10)]
     dataset = Dataset.sample_from_datasets(datasets, seed=1, stop_on_empty_dataset=True)
     rows = values(run(dataset))
@@ -102,7 +102,7 @@ def test_stopping_at_the_end_of_one() -> None:
 
 
 @given(st.lists(st.integers(0, 2), max_size=40), st.booleans())
-def test_choices(listed: list[int], stop: bool) -> None:
+def test_choose_from_datasets_follows_listed_choices(listed: list[int], stop: bool) -> None:
     datasets = [part(0, 9, [2]), part(100, 5, [1, 1]), part(200, 12, [5])]
     dataset = Dataset.choose_from_datasets(datasets, choices(listed), stop)
     left = [iter(range(9)), iter(range(100, 105)), iter(range(200, 212))]
@@ -117,7 +117,7 @@ def test_choices(listed: list[int], stop: bool) -> None:
     check_positions(dataset)
 
 
-def test_choices_without_an_end_end_when_every_dataset_has() -> None:
+def test_endless_choices_end_when_every_dataset_has_ended() -> None:
     endless = choices([0, 1]).repeat()
     dataset = Dataset.choose_from_datasets([part(0, 3), part(100, 900)], endless, False)
     batches = run(dataset)
@@ -127,7 +127,7 @@ def test_choices_without_an_end_end_when_every_dataset_has() -> None:
     check_positions(dataset.take(300), epoch=0)
 
 
-def test_batches_are_drawn_whole() -> None:
+def test_chosen_and_sampled_batches_stay_whole() -> None:
     datasets = [numbers(9).batch(4), numbers(6).batch(3)]
     dataset = Dataset.choose_from_datasets(datasets, choices([1, 0, 1, 0, 0, 1]))
     assert [b.column(0).to_pylist() for b in run(dataset)] == [
@@ -141,7 +141,7 @@ def test_batches_are_drawn_whole() -> None:
     check_positions(Dataset.sample_from_datasets(datasets, seed=4))
 
 
-def test_the_first_dataset_gives_the_schema() -> None:
+def test_first_dataset_determines_schema_of_sampling() -> None:
     other = Dataset.from_table(pa.table({"x": pa.array([7], pa.int8())}))
     dataset = Dataset.sample_from_datasets([part(0, 3), other], seed=1)
     assert {batch.schema.field("x").type for batch in run(dataset)} == {pa.int64()}
@@ -180,12 +180,14 @@ def test_the_first_dataset_gives_the_schema() -> None:
         (lambda d: linearise(Dataset.choose_from_datasets([d], d).node), UnsplittableError, "OFF"),
     ],
 )
-def test_bad_arguments(build: Any, error: type[Exception], message: str) -> None:
+def test_invalid_sampling_and_choosing_arguments_are_refused(
+    build: Any, error: type[Exception], message: str
+) -> None:
     with pytest.raises(error, match=message):
         build(numbers(3))
 
 
-def test_cardinality() -> None:
+def test_cardinality_of_sampling_depends_on_weights_and_inputs() -> None:
     endless = numbers(3).repeat()
     assert Dataset.sample_from_datasets([numbers(3), endless]).cardinality() == INFINITE_CARDINALITY
     assert Dataset.sample_from_datasets([numbers(3), endless], [1, 0]).cardinality() == 3

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from dataservice import SHARD_HINT
 from dataservice.dataset.dataset import Dataset
+from dataservice.dataset.linearise import linearise
 from dataservice.dataset.node import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from dataservice.dataset.plan import decode_plan, encode_plan
-from dataservice.dataset.splits import linearise, open_window, plan_splits, plan_windows
+from dataservice.dataset.splits import open_window, plan_splits
 from dataservice.dataset.stream import RunContext
 from dataservice.errors import (
     FailedPreconditionError,
@@ -21,11 +22,12 @@ from dataservice.errors import (
     SourceError,
     UnsplittableError,
 )
+from tests.planned_windows import plan_windows
 from tests.unit.dataservice.dataset.checkpoint_checker import check_positions, numbers, run, values
 
 
 @given(st.integers(0, 30), st.integers(1, 7), st.data())
-def test_shards_divide_the_rows(rows: int, shards: int, data: st.DataObject) -> None:
+def test_shard_keeps_every_nth_row(rows: int, shards: int, data: st.DataObject) -> None:
     index = data.draw(st.integers(0, shards - 1))
     dataset = numbers(rows, [2, 3] if rows > 5 else []).shard(shards, index)
     assert values(run(dataset)) == list(range(rows))[index::shards]
@@ -33,7 +35,7 @@ def test_shards_divide_the_rows(rows: int, shards: int, data: st.DataObject) -> 
     check_positions(dataset)
 
 
-def test_shards_of_batches() -> None:
+def test_shard_over_batches_keeps_whole_batches() -> None:
     dataset = numbers(20).batch(3).shard(3, 1)
     assert [batch.column("x").to_pylist() for batch in run(dataset)] == [[3, 4, 5], [12, 13, 14]]
     check_positions(dataset)
@@ -50,13 +52,13 @@ def test_shards_of_batches() -> None:
         ((2.0, 0), r"positive integer, got 2\.0"),
     ],
 )
-def test_bad_shards(arguments: Any, message: str) -> None:
+def test_invalid_shard_arguments_are_refused(arguments: Any, message: str) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
         numbers(3).shard(*arguments)
 
 
 @pytest.mark.parametrize("index", [SHARD_HINT, 0, 7, None])
-def test_a_hint_is_for_services(index: Any) -> None:
+def test_shard_hint_cannot_be_read_without_service(index: Any) -> None:
     dataset = numbers(4).shard(SHARD_HINT, index)
     assert dataset.cardinality() == UNKNOWN_CARDINALITY
     assert decode_plan(encode_plan(dataset.node)).kind == "shard"
@@ -66,7 +68,7 @@ def test_a_hint_is_for_services(index: Any) -> None:
         linearise(dataset.node)
 
 
-def test_unbatch() -> None:
+def test_unbatch_yields_rows_of_batches() -> None:
     dataset = numbers(20).batch(6, drop_remainder=True).unbatch()
     assert values(run(dataset)) == list(range(18))
     assert dataset.cardinality() == 18
@@ -80,7 +82,7 @@ def test_unbatch() -> None:
         numbers(3).unbatch()
 
 
-def test_unbatch_is_divided_where_it_undoes_batch() -> None:
+def test_unbatch_can_be_divided_only_where_it_undoes_batch() -> None:
     linear = linearise(numbers(20).batch(6).unbatch().batch(4).node)
     assert [operator.kind for operator in linear.tail] == ["batch"]
     for dataset in (
@@ -98,7 +100,7 @@ def folder(tmp_path: pathlib.Path) -> pathlib.Path:
     return tmp_path
 
 
-def test_list_files(folder: pathlib.Path) -> None:
+def test_list_files_yields_matching_paths_in_order(folder: pathlib.Path) -> None:
     dataset = Dataset.list_files(str(folder / "*.txt"))
     wanted = [str(folder / f"{name}.txt") for name in "acd"]
     assert values(run(dataset), "path") == wanted
@@ -120,7 +122,7 @@ def test_list_files(folder: pathlib.Path) -> None:
     assert found == [split.path for split in splits]
 
 
-def test_list_files_in_another_order_each_epoch(folder: pathlib.Path) -> None:
+def test_list_files_with_shuffle_changes_order_each_epoch(folder: pathlib.Path) -> None:
     for name in range(30):
         (folder / f"{name:02}.txt").write_text("")
     dataset = Dataset.list_files(str(folder / "*.txt"), shuffle=True, seed=3)
@@ -131,7 +133,7 @@ def test_list_files_in_another_order_each_epoch(folder: pathlib.Path) -> None:
     check_positions(dataset.batch(10), epoch=1)
 
 
-def test_list_files_without_a_match(tmp_path: pathlib.Path) -> None:
+def test_list_files_without_match_is_refused(tmp_path: pathlib.Path) -> None:
     with pytest.raises(SourceError, match=r"no file matches"):
         run(Dataset.list_files(str(tmp_path / "*.txt")))
     with pytest.raises(InvalidArgumentError, match=r"shuffle must be True or False, got 3"):

@@ -37,7 +37,7 @@ class Meeting:
 
 
 @pytest.mark.parametrize("prefetched", [False, True])
-def test_threads_that_share_an_iterator_get_each_row_once(prefetched: bool) -> None:
+def test_threads_sharing_iterator_get_each_row_once(prefetched: bool) -> None:
     meeting = Meeting()
     dataset = Dataset.from_generator(meeting.rows, pa.schema([("id", pa.int64())])).batch(2)
     iterator = iter(dataset.prefetch(2) if prefetched else dataset)

@@ -17,7 +17,7 @@ from tests.unit.dataservice.dataset.checkpoint_checker import check_positions, n
 
 
 @given(st.integers(0, 60), st.integers(1, 70), st.integers(0, 3))
-def test_a_shuffle_permutes_within_buffers(rows: int, buffer_size: int, epoch: int) -> None:
+def test_shuffle_permutes_within_buffers(rows: int, buffer_size: int, epoch: int) -> None:
     dataset = numbers(rows, [5] if rows > 5 else []).shuffle(buffer_size, seed=4)
     order = values(run(dataset, epoch))
     for first in range(0, rows, buffer_size):
@@ -28,7 +28,7 @@ def test_a_shuffle_permutes_within_buffers(rows: int, buffer_size: int, epoch: i
         check_positions(dataset, epoch)
 
 
-def test_the_order_depends_on_seed_and_epoch() -> None:
+def test_shuffle_order_depends_on_seed_and_epoch() -> None:
     def order(seed: int, epoch: int, **more: Any) -> tuple[int, ...]:
         return tuple(values(run(numbers(40).shuffle(40, seed, **more), epoch)))
 
@@ -37,23 +37,23 @@ def test_the_order_depends_on_seed_and_epoch() -> None:
     assert fixed == {order(1, 0)}
 
 
-def test_the_order_does_not_depend_on_chunks() -> None:
+def test_shuffle_order_does_not_depend_on_chunks() -> None:
     assert values(run(numbers(40).shuffle(15, 3))) == values(run(numbers(40, []).shuffle(15, 3)))
 
 
-def test_a_buffer_of_one_row_leaves_the_rows_and_their_chunks_as_they_are() -> None:
+def test_shuffle_buffer_of_one_row_changes_nothing() -> None:
     plain = numbers(40)
     assert run(plain.shuffle(1, 3)) == run(plain)
     check_positions(plain.shuffle(1, 3))
 
 
-def test_a_drawn_seed_stays_with_the_dataset() -> None:
+def test_drawn_shuffle_seed_stays_with_dataset() -> None:
     dataset = numbers(40).shuffle(40)
     assert values(run(dataset)) == values(run(dataset))
     assert values(run(dataset)) != values(run(numbers(40).shuffle(40)))
 
 
-def test_a_window_is_one_buffer() -> None:
+def test_window_is_shuffled_as_one_buffer() -> None:
     dataset = numbers(60).shuffle(4, seed=2)
     first, second = (values(run(dataset, window=window)) for window in (0, 1))
     assert sorted(first) == sorted(second) == list(range(60))
@@ -62,7 +62,7 @@ def test_a_window_is_one_buffer() -> None:
     assert max(abs(row - position) for position, row in enumerate(first)) > 20
 
 
-def test_batches_are_shuffled_as_wholes() -> None:
+def test_shuffle_over_batches_keeps_batches_whole() -> None:
     dataset = numbers(20).batch(3).shuffle(4, seed=1)
     batches = [batch.column(0).to_pylist() for batch in run(dataset)]
     assert sorted(batches) == [list(range(i, min(i + 3, 20))) for i in range(0, 20, 3)]
@@ -70,7 +70,7 @@ def test_batches_are_shuffled_as_wholes() -> None:
     check_positions(dataset)
 
 
-def test_stacked_shuffles_and_large_buffers() -> None:
+def test_stacked_and_large_shuffles_resume_from_every_position() -> None:
     check_positions(numbers(60).shuffle(7, seed=1).shuffle(5, seed=1).batch(4))
     large = Dataset.range(40_000).shuffle(40_000, seed=5)
     assert sorted(values(run(large), "id")) == list(range(40_000))
@@ -78,20 +78,20 @@ def test_stacked_shuffles_and_large_buffers() -> None:
     check_positions(large)
 
 
-def test_the_permutation_is_fixed_for_ever() -> None:
+def test_permutation_of_known_key_never_changes() -> None:
     assert permutation(6, 12345).tolist() == [3, 4, 0, 1, 2, 5]
     order = permutation(100_000, 9)
     assert (np.sort(order) == np.arange(100_000)).all()
 
 
 @pytest.mark.parametrize("key", [0, 12345, 2**64 - 1])
-def test_bits_are_those_of_a_new_generator(key: int) -> None:
+def test_random_bits_equal_those_of_new_philox_generator(key: int) -> None:
     for count in (0, 1, 2, 3, 5, 1_000):
         expected = np.random.Philox(key=key).random_raw(count)
         np.testing.assert_array_equal(random_bits(count, key), expected)
 
 
-def test_buffers_share_a_generator(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shuffle_buffers_share_one_generator(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[int] = []
 
     def counted(key: int, philox: Any = np.random.Philox) -> Any:
@@ -104,7 +104,7 @@ def test_buffers_share_a_generator(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(made) <= 1
 
 
-def test_permutations_are_fair() -> None:
+def test_permutations_are_uniform() -> None:
     orders = np.array([permutation(4, key) for key in range(6_000)])
     for place in range(4):
         counts = np.bincount(orders[:, place], minlength=4)
@@ -122,6 +122,6 @@ def test_permutations_are_fair() -> None:
         ({"buffer_size": 3, "reshuffle_each_iteration": 1}, "must be a bool, got 1"),
     ],
 )
-def test_bad_arguments(arguments: dict[str, Any], message: str) -> None:
+def test_invalid_shuffle_arguments_are_refused(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
         numbers(3).shuffle(**arguments)

@@ -30,7 +30,7 @@ def double(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return {"id": columns["id"] * 2}
 
 
-def test_the_start_of_a_range_is_not_made() -> None:
+def test_skipped_start_of_range_is_not_made() -> None:
     skipping = Dataset.range(HUGE).skip(HUGE - 3)
     assert values(run(skipping), "id") == list(range(HUGE - 3, HUGE))
     mapped = Dataset.range(HUGE).map(double).rename({"id": "x"}).skip(HUGE - 3).take(2)
@@ -38,7 +38,7 @@ def test_the_start_of_a_range_is_not_made() -> None:
     assert values(run(Dataset.range(HUGE).skip(2 * HUGE)), "id") == []
 
 
-def test_a_function_that_changes_the_number_of_rows_sees_what_is_skipped() -> None:
+def test_skip_after_filter_counts_filtered_rows() -> None:
     kept = Dataset.range(100).filter(ds.col("id") % 10 == 0).skip(4)
     assert values(run(kept), "id") == [40, 50, 60, 70, 80, 90]
 
@@ -59,7 +59,7 @@ def test_a_function_that_changes_the_number_of_rows_sees_what_is_skipped() -> No
         lambda d: d.skip(3).repeat(2).skip(20),
     ],
 )
-def test_rows_and_positions_are_those_of_reading_all(
+def test_skip_gives_same_rows_and_positions_as_reading_all(
     pipeline: Callable[[Dataset], Dataset],
 ) -> None:
     dataset = pipeline(numbers(20))
@@ -69,7 +69,7 @@ def test_rows_and_positions_are_those_of_reading_all(
     check_positions(dataset)
 
 
-def test_row_groups_that_are_skipped_are_not_read(tmp_path: pathlib.Path) -> None:
+def test_skipped_row_groups_are_not_read(tmp_path: pathlib.Path) -> None:
     for file in range(3):
         table = pa.table({"x": range(file * 60, (file + 1) * 60)})
         pq.write_table(table, tmp_path / f"{file}.parquet", row_group_size=20)
@@ -91,7 +91,7 @@ def test_row_groups_that_are_skipped_are_not_read(tmp_path: pathlib.Path) -> Non
     assert values(run(filtered.skip(45))) == list(range(90, 180, 2))
 
 
-def test_files_that_may_be_left_out_are_read(tmp_path: pathlib.Path) -> None:
+def test_skip_over_tolerant_source_reads_files(tmp_path: pathlib.Path) -> None:
     pq.write_table(pa.table({"x": range(10)}), tmp_path / "0.parquet")
     (tmp_path / "1.parquet").write_bytes(b"no parquet")
     dataset = Dataset.from_parquet(str(tmp_path / "*.parquet")).skip(8)
@@ -100,12 +100,12 @@ def test_files_that_may_be_left_out_are_read(tmp_path: pathlib.Path) -> None:
 
 @pytest.mark.parametrize("whole", [range(20), range(5, 20, 3), range(20, -7, -2), range(3, 3)])
 @pytest.mark.parametrize(("shards", "index"), [(1, 0), (4, 1), (30, 29)])
-def test_a_shard_of_a_range_is_a_range(whole: range, shards: int, index: int) -> None:
+def test_shard_of_range_yields_every_nth_value(whole: range, shards: int, index: int) -> None:
     dataset = Dataset.range(whole.start, whole.stop, whole.step).shard(shards, index)
     assert ids(dataset) == list(whole)[index::shards]
 
 
-def test_a_shard_of_a_huge_range_makes_its_rows_alone() -> None:
+def test_shard_of_huge_range_makes_only_its_rows() -> None:
     made: list[int] = []
     read = RangeSource.read
 

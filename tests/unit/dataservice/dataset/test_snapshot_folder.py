@@ -50,7 +50,7 @@ def folder(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> Iterator[S
     fsspec.filesystem("memory").store.clear()
 
 
-def test_what_is_written_can_be_read(folder: SnapshotFolder) -> None:
+def test_written_snapshot_files_can_be_read(folder: SnapshotFolder) -> None:
     assert (folder.metadata(), folder.done(), folder.failure()) == (None, None, None)
     assert folder.signs_of_work() == (0, 0)
     folder.write_metadata(META)
@@ -72,13 +72,13 @@ def test_what_is_written_can_be_read(folder: SnapshotFolder) -> None:
     assert folder.foreign_files() == []
 
 
-def test_no_rows_make_no_file(folder: SnapshotFolder) -> None:
+def test_chunk_without_rows_writes_no_file(folder: SnapshotFolder) -> None:
     assert folder.write_chunk(0, SCHEMA, [batch(0, 5)], "ZSTD") is not None
     assert folder.write_chunk(1, SCHEMA, []) is None
     assert folder.signs_of_work() == (1, 0)
 
 
-def test_a_failure_leaves_no_chunk(folder: SnapshotFolder) -> None:
+def test_failed_chunk_leaves_no_file(folder: SnapshotFolder) -> None:
     def batches() -> Iterator[pa.RecordBatch]:
         yield batch(0, 5)
         raise SchemaError("the rows fail")
@@ -90,14 +90,14 @@ def test_a_failure_leaves_no_chunk(folder: SnapshotFolder) -> None:
     assert folder.signs_of_work() == (0, 0)
 
 
-def test_another_snapshot_in_the_folder(folder: SnapshotFolder) -> None:
+def test_metadata_of_other_snapshot_in_folder_is_refused(folder: SnapshotFolder) -> None:
     folder.write_metadata(META)
     other = Metadata(snapshot_id="s2", schema=SCHEMA, fingerprint="f", cardinality=-2)
     with pytest.raises(AlreadyExistsError, match="holds snapshot s1, which was saved in the"):
         folder.write_metadata(other)
 
 
-def test_a_file_appears_whole(tmp_path: pathlib.Path) -> None:
+def test_chunk_file_appears_only_when_complete(tmp_path: pathlib.Path) -> None:
     folder = SnapshotFolder(str(tmp_path))
     may_end = threading.Event()
     began = threading.Event()
@@ -119,26 +119,28 @@ def test_a_file_appears_whole(tmp_path: pathlib.Path) -> None:
     assert folder.signs_of_work() == (1, 0)
 
 
-def test_files_of_others_are_seen(tmp_path: pathlib.Path) -> None:
+def test_foreign_files_in_folder_are_listed(tmp_path: pathlib.Path) -> None:
     (tmp_path / "precious.txt").write_text("mine")
     SnapshotFolder(str(tmp_path)).write_metadata(META)
     assert SnapshotFolder(str(tmp_path)).foreign_files() == ["precious.txt"]
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"format": 1}', "{", '{"format": 1, "schema": 3}'])
-def test_damaged_metadata(tmp_path: pathlib.Path, content: str) -> None:
+def test_damaged_snapshot_metadata_is_refused(tmp_path: pathlib.Path, content: str) -> None:
     (tmp_path / "snapshot.json").write_text(content)
     with pytest.raises((DataLossError, InvalidArgumentError), match=r"snapshot\.json|format"):
         SnapshotFolder(str(tmp_path)).metadata()
 
 
-def test_a_newer_format(tmp_path: pathlib.Path) -> None:
+def test_newer_snapshot_format_is_refused(tmp_path: pathlib.Path) -> None:
     (tmp_path / "snapshot.json").write_text(json.dumps({**META.to_json(), "format": 2}))
     with pytest.raises(InvalidArgumentError, match=r"has format 2.*reads format 1"):
         SnapshotFolder(str(tmp_path)).metadata()
 
 
-def test_storage_that_refuses(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_storage_error_on_write_is_raised_naming_file(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = SnapshotFolder(str(tmp_path / "s"))
     for error, expected, message in (
         (OSError(28, "No space left"), ResourceExhaustedError, "no space is left to write"),
@@ -159,7 +161,7 @@ def test_storage_that_refuses(tmp_path: pathlib.Path, monkeypatch: pytest.Monkey
         SnapshotFolder(str(tmp_path / "file")).write_metadata(META)
 
 
-def test_what_cannot_be_tidied_up_does_not_undo_what_is_written(
+def test_failed_cleanup_does_not_undo_written_files(
     folder: SnapshotFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(_path: str) -> None:
@@ -180,7 +182,9 @@ def test_what_cannot_be_tidied_up_does_not_undo_what_is_written(
     assert folder.done() == done
 
 
-def test_two_writers_of_one_end(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_writers_of_done_marker_both_succeed(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A writer is taken for dead while it writes DONE; a second one writes DONE and tidies up."""
     one, other = (SnapshotFolder(str(tmp_path / "s"), writes="s1") for _ in range(2))
     one.write_metadata(META)
@@ -200,7 +204,7 @@ def test_two_writers_of_one_end(tmp_path: pathlib.Path, monkeypatch: pytest.Monk
     assert sorted(os.listdir(tmp_path / "s")) == ["DONE_s1", "chunks", "snapshot.json"]
 
 
-def test_an_end_is_not_written_where_the_folder_was_deleted(
+def test_done_marker_is_not_written_into_deleted_folder(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = SnapshotFolder(str(tmp_path / "s"), writes="s1")
@@ -218,7 +222,7 @@ def test_an_end_is_not_written_where_the_folder_was_deleted(
     assert not folder.holds_marker()
 
 
-def test_a_chunk_is_not_written_where_the_folder_was_deleted(tmp_path: pathlib.Path) -> None:
+def test_chunk_is_not_written_into_deleted_folder(tmp_path: pathlib.Path) -> None:
     folder = SnapshotFolder(str(tmp_path / "s"))
 
     def deleting() -> Iterator[pa.RecordBatch]:
@@ -240,7 +244,7 @@ class LockedStore(MemoryFileSystem):
     cat_file = ls = put_file = makedirs = refuse
 
 
-def test_a_store_without_credentials() -> None:
+def test_store_without_credentials_is_refused_naming_path() -> None:
     fsspec.register_implementation("locked", LockedStore, clobber=True)
     folder = SnapshotFolder("locked://a/b")
     for read in (folder.metadata, folder.signs_of_work):
@@ -250,17 +254,17 @@ def test_a_store_without_credentials() -> None:
         folder.write_chunk(0, SCHEMA, [batch(0, 5)])
 
 
-def test_an_unknown_protocol() -> None:
+def test_unknown_storage_protocol_is_refused() -> None:
     with pytest.raises(OSError, match="nosuch://"):
         SnapshotFolder("nosuch://a/b")
 
 
-def test_an_option_that_the_file_system_does_not_take() -> None:
+def test_unknown_file_system_option_is_refused() -> None:
     with pytest.raises(SourceError, match=r"cannot read 'memory://a/b'.*argument 'url'"):
         SnapshotFolder("memory://a/b", {"url": "c"})
 
 
-def test_no_attempt_writes_over_another_and_only_what_done_lists_stays(
+def test_repeated_chunk_has_own_file_and_unlisted_one_is_removed(
     folder: SnapshotFolder,
 ) -> None:
     folder.write_metadata(META)
@@ -276,7 +280,7 @@ def test_no_attempt_writes_over_another_and_only_what_done_lists_stays(
     assert folder.done() == Done(snapshot_id="s1", chunks=(first,))
 
 
-def test_chunks_of_earlier_versions_have_no_tag() -> None:
+def test_chunk_of_earlier_version_has_no_tag() -> None:
     done = Done.from_json({"snapshot_id": "s1", "chunks": [[3, 7, 99, 1]]})
     assert done.chunks == (Chunk(3, 7, 99, 1),)
     assert done.chunks[0].name == "chunk_00000003_7.arrow"
@@ -288,7 +292,7 @@ def test_chunk_names_sort_by_number() -> None:
 
 
 @pytest.mark.parametrize("late", ["DONE", "ERROR"])
-def test_who_ends_its_snapshot_in_the_folder_of_another_changes_nothing(
+def test_late_marker_of_other_snapshot_in_folder_changes_nothing(
     tmp_path: pathlib.Path, late: str
 ) -> None:
     """The late writer was frozen after it had found its own snapshot in the folder."""
@@ -317,7 +321,7 @@ def test_who_ends_its_snapshot_in_the_folder_of_another_changes_nothing(
     assert pathlib.Path(folder.chunk_path(chunk)).exists()
 
 
-def test_a_snapshot_that_has_failed_is_not_done_too(
+def test_error_marker_replaces_done_of_failed_snapshot(
     folder: SnapshotFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its DONE was already visible when the disk refused to keep it."""
@@ -339,7 +343,7 @@ def test_a_snapshot_that_has_failed_is_not_done_too(
     folder.write_marker("ERROR", {"snapshot_id": "s1", "error": {"message": "EIO"}})
 
 
-def test_the_end_of_earlier_versions_names_no_snapshot(tmp_path: pathlib.Path) -> None:
+def test_done_marker_of_earlier_version_without_snapshot_id_is_read(tmp_path: pathlib.Path) -> None:
     folder = SnapshotFolder(str(tmp_path))
     folder.write_metadata(META)
     done = Done(snapshot_id="s1", chunks=())

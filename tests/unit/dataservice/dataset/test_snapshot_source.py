@@ -11,11 +11,12 @@ import pytest
 
 from dataservice import ShardingPolicy
 from dataservice.dataset.dataset import Dataset
+from dataservice.dataset.linearise import linearise
 from dataservice.dataset.optimise import optimise
 from dataservice.dataset.plan import decode_plan, encode_plan
 from dataservice.dataset.snapshot_folder import SnapshotFolder
 from dataservice.dataset.snapshot_format import Done, Metadata
-from dataservice.dataset.splits import linearise, open_window, plan_splits, plan_windows
+from dataservice.dataset.splits import open_window, plan_splits
 from dataservice.dataset.static_sharding import Share, list_sources, share_of
 from dataservice.dataset.stream import RunContext
 from dataservice.errors import (
@@ -27,6 +28,7 @@ from dataservice.errors import (
     UnsplittableError,
     UserFunctionError,
 )
+from tests.planned_windows import plan_windows
 from tests.unit.dataservice.dataset.checkpoint_checker import check_positions, run, values
 
 SCHEMA = pa.schema({"x": pa.int64()})
@@ -61,7 +63,7 @@ def saved(tmp_path: pathlib.Path) -> str:
     return write(tmp_path / "s", [[3, 1, 4], [1, 5], [9, 2, 6]])
 
 
-def test_rows_in_order_and_positions(saved: str) -> None:
+def test_loaded_snapshot_yields_rows_in_order_with_positions(saved: str) -> None:
     dataset = Dataset.load(saved)
     assert values(run(dataset)) == list(range(31))
     assert dataset.cardinality() == 31
@@ -72,7 +74,7 @@ def test_rows_in_order_and_positions(saved: str) -> None:
     assert values(run(Dataset.load(f"file://{saved}"))) == list(range(31))
 
 
-def test_the_schema_that_is_expected(saved: str) -> None:
+def test_element_spec_other_than_snapshot_schema_is_refused(saved: str) -> None:
     assert values(run(Dataset.load(saved, element_spec=SCHEMA))) == list(range(31))
     other = pa.schema({"x": pa.string()})
     with pytest.raises(ValueError, match=r"element_spec is\nx: string\nbut .*\nx: int64"):
@@ -81,7 +83,7 @@ def test_the_schema_that_is_expected(saved: str) -> None:
         Dataset.load(saved, element_spec=3)  # type: ignore[arg-type]
 
 
-def test_large_batches_are_cut_and_not_copied(tmp_path: pathlib.Path) -> None:
+def test_large_snapshot_batches_are_cut_without_copy(tmp_path: pathlib.Path) -> None:
     path = write(tmp_path, [[50_000]])
     before = pa.total_allocated_bytes()
     batches = run(Dataset.load(path))
@@ -90,7 +92,7 @@ def test_large_batches_are_cut_and_not_copied(tmp_path: pathlib.Path) -> None:
     check_positions(Dataset.load(path))
 
 
-def test_rows_that_were_batched_are_batched_again(tmp_path: pathlib.Path) -> None:
+def test_batched_rows_of_snapshot_are_batched_again(tmp_path: pathlib.Path) -> None:
     path = write(tmp_path, [[5, 5], [5, 5, 3]], batch_size=4, drop_remainder=True)
     dataset = Dataset.load(path)
     assert [b.num_rows for b in run(dataset)] == [4] * 5
@@ -98,7 +100,7 @@ def test_rows_that_were_batched_are_batched_again(tmp_path: pathlib.Path) -> Non
     check_positions(dataset)
 
 
-def test_elements_that_are_batches_stay_as_they_were(tmp_path: pathlib.Path) -> None:
+def test_saved_batches_keep_their_sizes(tmp_path: pathlib.Path) -> None:
     path = write(tmp_path, [[5, 2], [20_000]], is_batched=True)
     dataset = Dataset.load(path)
     assert [b.num_rows for b in run(dataset)] == [5, 2, 20_000]
@@ -109,7 +111,7 @@ def test_elements_that_are_batches_stay_as_they_were(tmp_path: pathlib.Path) -> 
         linearise(dataset.node)
 
 
-def test_chunks_are_what_is_divided(saved: str) -> None:
+def test_snapshot_is_divided_by_chunks(saved: str) -> None:
     node = decode_plan(encode_plan(Dataset.load(saved).node))
     linear = linearise(node)
     splits = plan_splits(linear)
@@ -128,7 +130,7 @@ def test_chunks_are_what_is_divided(saved: str) -> None:
     assert values(list(stream)) == list(range(9, 19))
 
 
-def test_files_are_dealt_out(saved: str) -> None:
+def test_snapshot_files_are_dealt_out_to_shares(saved: str) -> None:
     node = Dataset.load(saved).node
     listing = list_sources(node, ShardingPolicy.FILE, 2)
     shares = [
@@ -138,18 +140,18 @@ def test_files_are_dealt_out(saved: str) -> None:
     assert shares == [[*range(8), *range(14, 31)], list(range(8, 14))]
 
 
-def test_an_empty_snapshot(tmp_path: pathlib.Path) -> None:
+def test_empty_snapshot_has_schema_and_no_rows(tmp_path: pathlib.Path) -> None:
     dataset = Dataset.load(write(tmp_path, []))
     assert run(dataset) == []
     assert (dataset.cardinality(), dataset.schema) == (0, SCHEMA)
 
 
-def test_files_that_are_not_listed_do_not_count(saved: str) -> None:
+def test_unlisted_chunk_files_are_ignored(saved: str) -> None:
     SnapshotFolder(saved).write_chunk(1, SCHEMA, [batch(90, 99)])
     assert values(run(Dataset.load(saved))) == list(range(31))
 
 
-def test_missing_damaged_and_replaced_chunks(saved: str) -> None:
+def test_missing_damaged_or_replaced_chunk_is_refused(saved: str) -> None:
     (chunk,) = pathlib.Path(saved, "chunks").glob("chunk_00000002_6_*.arrow")
     dataset = Dataset.load(saved)
     whole = chunk.read_bytes()
@@ -169,7 +171,7 @@ def test_missing_damaged_and_replaced_chunks(saved: str) -> None:
         run(dataset)
 
 
-def test_done_of_another_snapshot_ends_nothing(tmp_path: pathlib.Path) -> None:
+def test_done_marker_of_other_snapshot_finishes_nothing(tmp_path: pathlib.Path) -> None:
     saved = write(tmp_path / "s", [[3]], done=False)
     zombie = SnapshotFolder(saved, writes="s0")
     zombie.write_marker("DONE", Done(snapshot_id="s0", chunks=()).to_json())
@@ -178,7 +180,7 @@ def test_done_of_another_snapshot_ends_nothing(tmp_path: pathlib.Path) -> None:
     assert SnapshotFolder(saved).signs_of_work() == (1, 0)
 
 
-def test_another_snapshot_at_the_path(saved: str) -> None:
+def test_snapshot_replaced_since_load_is_refused(saved: str) -> None:
     dataset = Dataset.load(saved)
     metadata = SnapshotFolder(saved).metadata()
     assert metadata is not None
@@ -190,7 +192,7 @@ def test_another_snapshot_at_the_path(saved: str) -> None:
         run(dataset)
 
 
-def test_what_is_not_finished(tmp_path: pathlib.Path) -> None:
+def test_missing_or_unfinished_snapshot_is_refused(tmp_path: pathlib.Path) -> None:
     with pytest.raises(NotFoundError, match="no snapshot at"):
         Dataset.load(str(tmp_path / "s"))
     path = write(tmp_path / "s", [[1], [2]], done=False, windows=9)
@@ -198,7 +200,7 @@ def test_what_is_not_finished(tmp_path: pathlib.Path) -> None:
         Dataset.load(path)
 
 
-def test_the_error_of_a_snapshot_is_raised(tmp_path: pathlib.Path) -> None:
+def test_error_of_failed_snapshot_is_raised_on_load(tmp_path: pathlib.Path) -> None:
     path = write(tmp_path, [[1]], done=False)
     error = {
         "code": "USER_FUNCTION",
@@ -212,7 +214,7 @@ def test_the_error_of_a_snapshot_is_raised(tmp_path: pathlib.Path) -> None:
         assert (caught.value.user_traceback, caught.value.worker) == ("line 7", "w:1")
 
 
-def test_bad_arguments(saved: str) -> None:
+def test_invalid_load_arguments_are_refused(saved: str) -> None:
     with pytest.raises(InvalidArgumentError, match="the path of a snapshot, got ''"):
         Dataset.load("")
     with pytest.raises(InvalidArgumentError, match="wait must be True or False, got 'yes'"):

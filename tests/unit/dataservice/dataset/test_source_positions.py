@@ -90,7 +90,7 @@ BUILDS: list[Build] = [
 
 
 @pytest.mark.parametrize("build", BUILDS)
-def test_positions_of_a_source(build: Build, tmp_path: pathlib.Path) -> None:
+def test_source_resumes_from_every_position(build: Build, tmp_path: pathlib.Path) -> None:
     dataset = build(tmp_path)
     for made in (dataset, dataset.batch(17), dataset.shuffle(30, seed=1).batch(17)):
         assert sorted(values(run(made))) == list(range(FILES * ROWS))

@@ -66,13 +66,13 @@ def batches_of(dataset: Dataset, policy: ShardingPolicy, index: int, count: int)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5])
-def test_file_deals_files_in_order(files: pathlib.Path, count: int) -> None:
+def test_file_policy_deals_files_in_order(files: pathlib.Path, count: int) -> None:
     got = shares(parquet(files), FILE, count)
     dealt = [range(5)[index::count] for index in range(count)]
     assert got == [[3 * f + i for f in mine for i in range(3)] for mine in dealt]
 
 
-def test_every_branch_of_a_concatenation_is_dealt(files: pathlib.Path) -> None:
+def test_file_policy_deals_every_branch_of_concatenation(files: pathlib.Path) -> None:
     csv = files / "csv"
     csv.mkdir()
     for number in range(3):
@@ -84,14 +84,14 @@ def test_every_branch_of_a_concatenation_is_dealt(files: pathlib.Path) -> None:
     assert got[1] == [3, 4, 5, 9, 10, 11, 101]
 
 
-def test_files_are_shuffled_after_they_are_dealt(files: pathlib.Path) -> None:
+def test_files_are_dealt_before_they_are_shuffled(files: pathlib.Path) -> None:
     dataset = parquet(files).shuffle(100)
     first, second = shares(dataset, FILE, 2)
     assert sorted(first) == [0, 1, 2, 6, 7, 8, 12, 13, 14]
     assert sorted(second) == [3, 4, 5, 9, 10, 11]
 
 
-def test_lists_of_files_are_dealt_too(files: pathlib.Path) -> None:
+def test_file_policy_deals_paths_of_list_files(files: pathlib.Path) -> None:
     dataset = Dataset.list_files(str(files / "*.parquet"))
     listing = list_sources(dataset.node, FILE, 2)
     node = share_of(dataset.node, Share(FILE, 1, 2, listing))
@@ -99,12 +99,12 @@ def test_lists_of_files_are_dealt_too(files: pathlib.Path) -> None:
     assert names == ["part-1.parquet", "part-3.parquet"]
 
 
-def test_columns_and_filters_still_reach_the_files(files: pathlib.Path) -> None:
+def test_selects_are_still_pushed_into_files_of_share(files: pathlib.Path) -> None:
     dataset = parquet(files).select("x").repeat(2)
     assert shares(dataset, FILE, 2)[1] == [3, 4, 5, 9, 10, 11] * 2
 
 
-def test_both_sides_of_a_zip_are_dealt_alike(files: pathlib.Path) -> None:
+def test_file_policy_deals_both_sides_of_zip_alike(files: pathlib.Path) -> None:
     both = parquet(files).zip(parquet(files).rename({"x": "y"}))
     listing = list_sources(both.node, FILE, 2)
     for index in range(2):
@@ -115,7 +115,7 @@ def test_both_sides_of_a_zip_are_dealt_alike(files: pathlib.Path) -> None:
 
 @pytest.mark.parametrize("cached", [None, "kept"])
 @pytest.mark.parametrize("policy", [FILE, HINT])
-def test_shares_do_not_read_each_others_caches(
+def test_each_share_has_its_own_cache(
     files: pathlib.Path, policy: ShardingPolicy, cached: str | None
 ) -> None:
     dataset = parquet(files).shard(SHARD_HINT, 0) if policy is HINT else parquet(files)
@@ -127,7 +127,7 @@ def test_shares_do_not_read_each_others_caches(
     assert kept == (["kept.0-of-2", "kept.1-of-2"] if cached else [])
 
 
-def test_too_few_files(files: pathlib.Path) -> None:
+def test_fewer_files_than_workers_are_refused(files: pathlib.Path) -> None:
     message = r"Found 5 files .*not enough for the required 6 shards/workers"
     for policy in (FILE, FILE_OR_DATA):
         with pytest.raises(InvalidArgumentError, match=message):
@@ -137,13 +137,13 @@ def test_too_few_files(files: pathlib.Path) -> None:
 @pytest.mark.parametrize(
     "dataset", [Dataset.range(5), Dataset.from_numpy({"x": [1]}), Dataset.range(3).batch(2)]
 )
-def test_sources_without_files(dataset: Dataset) -> None:
+def test_file_policy_refuses_sources_without_files(dataset: Dataset) -> None:
     with pytest.raises(NotFoundError, match=r"Found an unshardable source dataset: (range|table)"):
         check_policy(dataset.node, FILE)
     assert effective_policy(dataset.node, FILE_OR_DATA) is DATA
 
 
-def test_one_branch_without_files_makes_it_data(files: pathlib.Path) -> None:
+def test_file_or_data_policy_is_data_if_a_branch_has_no_files(files: pathlib.Path) -> None:
     both = parquet(files).concatenate(Dataset.range(5).rename({"id": "x"}))
     with pytest.raises(NotFoundError, match="unshardable source dataset: range"):
         check_policy(both.node, FILE)
@@ -153,7 +153,7 @@ def test_one_branch_without_files_makes_it_data(files: pathlib.Path) -> None:
     assert effective_policy(parquet(files).node, FILE_OR_DATA) is FILE
 
 
-def test_files_that_come_in_between_are_noticed(files: pathlib.Path) -> None:
+def test_files_added_after_listing_are_refused(files: pathlib.Path) -> None:
     dataset = parquet(files)
     listing = list_sources(dataset.node, FILE, 2)
     pq.write_table(pa.table({"x": [99]}), files / "part-00.parquet")
@@ -162,18 +162,18 @@ def test_files_that_come_in_between_are_noticed(files: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2, 5, 40])
-def test_data_deals_rows(count: int) -> None:
+def test_data_policy_deals_rows(count: int) -> None:
     got = shares(Dataset.range(20), DATA, count)
     assert got == [list(range(20))[index::count] for index in range(count)]
 
 
-def test_data_deals_whole_batches() -> None:
+def test_data_policy_deals_whole_batches() -> None:
     dataset = Dataset.range(20).batch(3)
     assert batches_of(dataset, DATA, 1, 5) == [[3, 4, 5], [18, 19]]
     assert batches_of(dataset, DATA, 2, 5) == [[6, 7, 8]]
 
 
-def test_data_keeps_prefetches_at_the_end() -> None:
+def test_data_policy_keeps_prefetches_at_the_end() -> None:
     node = Dataset.range(20).prefetch(2).batch(3).prefetch(1).prefetch(2).node
     shared = share_of(node, Share(DATA, 1, 2))
     assert [shared.kind, shared.inputs[0].kind, shared.inputs[0].inputs[0].kind] == [
@@ -183,7 +183,7 @@ def test_data_keeps_prefetches_at_the_end() -> None:
     ]
 
 
-def test_hints_are_filled_in_where_they_stand() -> None:
+def test_hint_policy_fills_in_shard_hints_in_place() -> None:
     dataset = Dataset.range(12).shard(SHARD_HINT, 7).batch(2)
     assert batches_of(dataset, HINT, 2, 3) == [[2, 5], [8, 11]]
     assert batches_of(dataset, HINT, 0, 1) == [[i, i + 1] for i in range(0, 12, 2)]
@@ -191,18 +191,18 @@ def test_hints_are_filled_in_where_they_stand() -> None:
     assert values(Dataset(share_of(other.node, Share(HINT, 0, 2)))) == [3, 7, 11]
 
 
-def test_without_a_hint_every_worker_runs_all() -> None:
+def test_hint_policy_without_hint_gives_all_rows_to_every_worker() -> None:
     assert shares(Dataset.range(4), HINT, 2) == [[0, 1, 2, 3]] * 2
 
 
 @pytest.mark.parametrize("policy", [p for p in ShardingPolicy if p is not HINT])
-def test_hints_under_other_policies(policy: ShardingPolicy) -> None:
+def test_shard_hint_under_other_policy_is_refused(policy: ShardingPolicy) -> None:
     dataset = Dataset.range(4).shard(SHARD_HINT, SHARD_HINT)
     with pytest.raises(FailedPreconditionError, match=rf"only ShardingPolicy\.HINT.*{policy.name}"):
         check_policy(dataset.node, policy)
 
 
-def test_a_share_without_a_readable_file_is_empty_where_failures_are_skipped(
+def test_share_without_readable_file_is_empty_when_failures_are_skipped(
     files: pathlib.Path,
 ) -> None:
     (files / "part-1.parquet").write_text("damaged")
@@ -216,7 +216,7 @@ def test_a_share_without_a_readable_file_is_empty_where_failures_are_skipped(
 
 
 @pytest.mark.parametrize(("read", "line"), [("from_csv", "x\n{}"), ("from_json", '{{"x": {}}}')])
-def test_the_columns_of_a_share_are_those_of_the_whole(
+def test_share_has_column_types_of_whole_dataset(
     read: str, line: str, tmp_path: pathlib.Path
 ) -> None:
     for number, value in enumerate(("1", "null", "3")):
@@ -230,7 +230,7 @@ def test_the_columns_of_a_share_are_those_of_the_whole(
         assert mine.to_table().schema == mine.schema
 
 
-def test_files_of_a_share_that_differ_from_the_first_of_the_whole_are_an_error(
+def test_file_of_share_that_differs_from_first_file_is_refused(
     files: pathlib.Path,
 ) -> None:
     pq.write_table(pa.table({"x": ["text"]}), files / "part-3.parquet")

@@ -16,7 +16,7 @@ from dataservice.dataset.timing import OperatorTimes, WorkLog
 from tests.unit.dataservice.dataset.checkpoint_checker import numbers, open_stream, values
 
 
-def test_rows_per_operator_over_all_passes() -> None:
+def test_operator_rows_are_counted_over_all_passes() -> None:
     dataset = numbers(20).map(lambda c: c).batch(6)
     for _ in range(2):
         assert values(list(dataset)) == list(range(20))
@@ -32,7 +32,7 @@ def test_rows_per_operator_over_all_passes() -> None:
     assert dataset.stats().operators[2].rows == 46
 
 
-def test_operators_with_several_inputs_and_threads() -> None:
+def test_operators_with_several_inputs_and_threads_are_counted() -> None:
     other = numbers(20).rename({"x": "y"})
     dataset = (
         numbers(10).repeat(2).prefetch(2).zip(other).concatenate(numbers(5).zip(other)).cache()
@@ -45,7 +45,7 @@ def test_operators_with_several_inputs_and_threads() -> None:
     assert ("cache", 25) in rows
 
 
-def test_time_of_an_operator_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_operator_time_excludes_time_of_its_input(monkeypatch: pytest.MonkeyPatch) -> None:
     ticks = itertools.count()
     monkeypatch.setattr(timed_stream.time, "perf_counter", lambda: float(next(ticks)))
     node = numbers(20, []).skip(1).node
@@ -66,7 +66,9 @@ def test_time_of_an_operator_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None
         (3.0, 0.0, 1, 1.0, "unknown"),
     ],
 )
-def test_verdict(wait_s: float, compute_s: float, batches: int, share: float, verdict: str) -> None:
+def test_verdict_follows_wait_share(
+    wait_s: float, compute_s: float, batches: int, share: float, verdict: str
+) -> None:
     stats = DatasetStats(wait_s=wait_s, compute_s=compute_s, batches=batches, rows=10)
     assert stats.wait_share == share
     assert stats.verdict == verdict
@@ -91,7 +93,7 @@ def test_time_between_batches_counts_as_computing(monkeypatch: pytest.MonkeyPatc
     assert "map" in str(stats)
 
 
-def test_a_pass_is_counted_once() -> None:
+def test_retired_pass_is_counted_once() -> None:
     counter = StatsCounter()
     times, workers = OperatorTimes(["a"], [1]), WorkLog()
     workers.add([[0, 0, "range", 1, 10, 0.5]])
@@ -105,7 +107,7 @@ def test_a_pass_is_counted_once() -> None:
     assert "on data workers:\n  range " in str(counter.total())
 
 
-def test_a_log_gives_away_what_is_new_once_and_in_the_order_of_the_plan() -> None:
+def test_work_log_hands_over_new_counts_once_in_plan_order() -> None:
     worker, reader = WorkLog(), WorkLog()
     runs = [OperatorTimes(["range", "map"], [1, 2]) for _ in range(2)]
     tail = OperatorTimes(["batch_map"], [3])

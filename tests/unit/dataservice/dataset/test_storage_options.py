@@ -17,7 +17,7 @@ from dataservice.vocabulary import DatasetId, SnapshotId
 SECRET = "nobody-may-see-this"
 
 
-def test_what_json_can_say_may_travel() -> None:
+def test_json_storage_options_are_accepted() -> None:
     check_storage_options(None)
     check_storage_options({"key": "k", "anon": False, "client_kwargs": {"timeout": 3, "ca": None}})
 
@@ -31,13 +31,15 @@ def test_what_json_can_say_may_travel() -> None:
         ({"client_kwargs": {"token": (SECRET,)}}, r"storage_options\['token'\]"),
     ],
 )
-def test_what_cannot_travel_is_named_but_not_shown(options: object, message: str) -> None:
+def test_unencodable_storage_option_is_refused_without_its_value(
+    options: object, message: str
+) -> None:
     with pytest.raises(InvalidTypeError, match=message) as caught:
         check_storage_options(options)
     assert SECRET not in str(caught.value)
 
 
-def test_no_repr_shows_them(tmp_path: pathlib.Path) -> None:
+def test_storage_option_values_appear_in_no_repr(tmp_path: pathlib.Path) -> None:
     options = {"secret": SECRET}
     sources = [
         make("s3://bucket/x", storage_options=options)
@@ -62,7 +64,7 @@ def test_no_repr_shows_them(tmp_path: pathlib.Path) -> None:
     assert SECRET not in "".join(repr(source._node) for source in sources) + repr(request)
 
 
-def test_a_remote_directory_is_read_without_its_hidden_files() -> None:
+def test_hidden_files_of_remote_folder_are_ignored() -> None:
     store = fsspec.filesystem("memory")
     for name in ("a.csv", "b.csv", "_b.csv", ".c.csv", "notes.txt"):
         store.pipe_file(f"/storage-options/{name}", b"x")
@@ -74,7 +76,7 @@ def test_a_remote_directory_is_read_without_its_hidden_files() -> None:
 
 
 @pytest.mark.parametrize("path", ["*.csv", "", "a.csv"])
-def test_remote_files_that_a_listing_found_are_read(path: str) -> None:
+def test_remote_csv_files_found_by_listing_are_read(path: str) -> None:
     store = fsspec.filesystem("memory")
     store.pipe_file("/storage-listing/a.csv", b"x\n1\n")
     try:
@@ -84,6 +86,6 @@ def test_remote_files_that_a_listing_found_are_read(path: str) -> None:
         store.rm("/storage-listing", recursive=True)
 
 
-def test_a_protocol_without_its_package_says_so() -> None:
+def test_protocol_without_its_package_is_source_error() -> None:
     with pytest.raises(SourceError, match=r"'nosuch://x/y'.*"):
         list(find_files(("nosuch://x/y",), (".csv",), {"secret": SECRET}))

@@ -17,10 +17,11 @@ from hypothesis import strategies as st
 from bench.data import CATEGORICAL, DENSE
 from bench.peers.tfrecord import encode_examples, frame
 from dataservice.dataset.dataset import Dataset
+from dataservice.dataset.linearise import linearise
 from dataservice.dataset.node import UNKNOWN_CARDINALITY
 from dataservice.dataset.plan import decode_plan, encode_plan
 from dataservice.dataset.sources import tfrecord, tfrecord_parser
-from dataservice.dataset.splits import linearise, plan_splits
+from dataservice.dataset.splits import plan_splits
 from dataservice.errors import InvalidArgumentError, SchemaError, SourceError
 from tests.unit.dataservice.dataset.checkpoint_checker import check_positions, run, values
 
@@ -68,7 +69,7 @@ def write(path: pathlib.Path, records: list[bytes]) -> str:
 EMPTY = frame(np.zeros((1, 0), np.uint8))
 
 
-def test_the_rows_of_the_benchmark(tmp_path: pathlib.Path) -> None:
+def test_tfrecord_files_of_benchmark_are_read(tmp_path: pathlib.Path) -> None:
     rng = np.random.default_rng(1)
     dense = rng.random((300, 13), np.float32)
     ids = rng.integers(1 << 56, 1 << 62, (300, 26))
@@ -132,7 +133,7 @@ def encoded(row: dict[str, Any], packed: bool) -> bytes:
 
 @settings(max_examples=60)
 @given(st.lists(ROWS, min_size=1, max_size=12), st.booleans())
-def test_values_survive(rows: list[dict[str, Any]], packed: bool) -> None:
+def test_encoded_examples_parse_to_same_values(rows: list[dict[str, Any]], packed: bool) -> None:
     data = [encoded(row, packed) for row in rows]
     joined = np.frombuffer(b"".join(data), np.uint8)
     ends = np.cumsum([len(record) for record in data])
@@ -143,7 +144,7 @@ def test_values_survive(rows: list[dict[str, Any]], packed: bool) -> None:
 
 
 @given(st.binary(max_size=80), st.integers(0, 200), st.integers(0, 255))
-def test_damaged_examples_are_refused_or_decode(noise: bytes, at: int, flip: int) -> None:
+def test_damaged_examples_are_refused_or_decoded(noise: bytes, at: int, flip: int) -> None:
     whole = encoded({"i": 5, "f": 1.5, "s": "ab", "l": [1, 300], "v": [1, 2], "b": [b"x"]}, True)
     damaged = bytearray(whole)
     damaged[at % len(whole)] ^= flip
@@ -157,7 +158,9 @@ def test_damaged_examples_are_refused_or_decode(noise: bytes, at: int, flip: int
         batch.validate(full=True)
 
 
-def test_blocks_and_positions(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tfrecord_blocks_and_compressed_files_resume_from_positions(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(tfrecord, "_BLOCK_BYTES", 200)
     records = [example(x=integers(x), s=strings(b"y" * (x % 7))) for x in range(60)]
     records[30] = example(x=integers(30), s=strings(b"z" * 5_000))
@@ -184,7 +187,7 @@ def test_blocks_and_positions(tmp_path: pathlib.Path, monkeypatch: pytest.Monkey
     assert values(run(zlibbed), "x") == [0, 1, 2, 3, 4]
 
 
-def test_empty_files_and_records(tmp_path: pathlib.Path) -> None:
+def test_empty_tfrecord_files_and_records_are_read(tmp_path: pathlib.Path) -> None:
     (tmp_path / "a.tfrecord").write_bytes(b"")
     dataset = Dataset.from_tfrecord(str(tmp_path / "a.tfrecord"), {"x": pa.int64()})
     assert run(dataset) == []
@@ -202,7 +205,9 @@ def test_empty_files_and_records(tmp_path: pathlib.Path) -> None:
         (lambda c: gzip.compress(c), "checksum of its length.*compressed"),
     ],
 )
-def test_damaged_files(tmp_path: pathlib.Path, change: Any, message: str) -> None:
+def test_damaged_tfrecord_file_is_refused_naming_record(
+    tmp_path: pathlib.Path, change: Any, message: str
+) -> None:
     path = tmp_path / "bad.tfrecord"
     write(path, [example(x=integers(x)) for x in range(3)])
     path.write_bytes(change(path.read_bytes()))
@@ -218,7 +223,7 @@ def test_damaged_files(tmp_path: pathlib.Path, change: Any, message: str) -> Non
         (pa.list_(pa.int64(), 2), SchemaError, "has 1 values.*declare it as a list"),
     ],
 )
-def test_values_of_another_type(
+def test_tfrecord_values_of_other_type_are_refused(
     tmp_path: pathlib.Path, kind: Any, error: type[Exception], message: str
 ) -> None:
     path = write(tmp_path / "a.tfrecord", [example(), example(x=integers(300))])
@@ -227,7 +232,7 @@ def test_values_of_another_type(
     assert "a.tfrecord' records 0..1" in str(caught.value)
 
 
-def test_records_that_are_no_examples(tmp_path: pathlib.Path) -> None:
+def test_records_that_are_no_examples_are_refused(tmp_path: pathlib.Path) -> None:
     path = write(tmp_path / "a.tfrecord", [example(), b"\x0a\xff"])
     with pytest.raises(SourceError, match=r"number 1 of them is no.*features=None"):
         run(Dataset.from_tfrecord(path, {"x": pa.int64()}))
@@ -243,7 +248,7 @@ def test_records_that_are_no_examples(tmp_path: pathlib.Path) -> None:
         (([], None), "empty list of paths"),
     ],
 )
-def test_bad_arguments(arguments: Any, message: str) -> None:
+def test_invalid_tfrecord_arguments_are_refused(arguments: Any, message: str) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
         Dataset.from_tfrecord(*arguments)
     with pytest.raises(InvalidArgumentError, match=r"compression must be one of.*got 'LZ4'"):

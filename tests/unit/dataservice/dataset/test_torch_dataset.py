@@ -24,13 +24,13 @@ needs_torch = pytest.mark.skipif(not HAS_TORCH, reason="torch is not installed")
 
 
 @pytest.mark.skipif(HAS_TORCH, reason="torch is installed")
-def test_without_torch_the_error_says_what_to_install() -> None:
+def test_missing_torch_is_refused_naming_package() -> None:
     with pytest.raises(FailedPreconditionError, match=r"install pstrain\[torch\]"):
         numbers(3).torch()
 
 
 @needs_torch
-def test_tensors_that_may_be_written_to() -> None:
+def test_torch_tensors_are_writable_copies() -> None:
     dataset = Dataset.from_numpy(
         {"x": np.arange(6), "v": np.ones((6, 2), np.float32), "s": np.array(list("abcdef"))}
     )
@@ -43,7 +43,7 @@ def test_tensors_that_may_be_written_to() -> None:
 
 
 @needs_torch
-def test_times_are_counted_in_their_unit() -> None:
+def test_times_become_integers_of_their_unit() -> None:
     from torch.utils.data import DataLoader
 
     days = pa.array([datetime.date(1970, 1, 2), datetime.date(1970, 1, 4)])
@@ -66,7 +66,7 @@ def test_times_are_counted_in_their_unit() -> None:
 
 
 @needs_torch
-def test_times_with_nulls_are_an_error_that_says_what_to_do() -> None:
+def test_times_with_nulls_are_refused_naming_remedy() -> None:
     times = pa.table({"at": pa.array([0, None], pa.timestamp("us"))})
     with pytest.raises(SchemaError, match=r"'at' of datetime64\[us\] has nulls.*filter\(~col"):
         list(Dataset.from_table(times).batch(2).torch())
@@ -75,7 +75,7 @@ def test_times_with_nulls_are_an_error_that_says_what_to_do() -> None:
 
 
 @needs_torch
-def test_positions() -> None:
+def test_torch_dataset_resumes_from_saved_position() -> None:
     dataset = numbers(20).shuffle(9, seed=1).batch(3)
     wanted = [batch["x"].tolist() for batch in dataset.torch()]
     source = numbers(20).shuffle(9, seed=1).batch(3).torch()
@@ -92,7 +92,7 @@ def test_positions() -> None:
 
 
 @needs_torch
-def test_loader_workers_share_the_elements(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loader_workers_share_elements(monkeypatch: pytest.MonkeyPatch) -> None:
     from dataservice.dataset import torch_dataset
 
     found = []
@@ -104,7 +104,7 @@ def test_loader_workers_share_the_elements(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @needs_torch
-def test_each_pass_of_loader_workers_is_the_next_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_pass_of_loader_workers_is_next_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
     from dataservice.dataset import torch_dataset
 
     shuffled = numbers(20).shuffle(20, seed=1).batch(4)

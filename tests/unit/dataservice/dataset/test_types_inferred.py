@@ -58,7 +58,9 @@ def replaced_row(row: dict[str, Any]) -> dict[str, Any]:
         lambda data: data.cache(),
     ],
 )
-def test_with_column_makes_one_type(files: Dataset, after: Callable[[Dataset], Dataset]) -> None:
+def test_with_column_keeps_inferred_type_in_null_batches(
+    files: Dataset, after: Callable[[Dataset], Dataset]
+) -> None:
     made = after(files.with_column("t", exclaimed)).to_table().sort_by("id")
     assert made["t"].type == pa.string()
     assert made["t"].to_pylist() == [f"{i}!" for i in range(20)] + [None] * 20
@@ -76,7 +78,9 @@ def test_with_column_makes_one_type(files: Dataset, after: Callable[[Dataset], D
         lambda data: data.map(replaced).enumerate().batch(4).prefetch(2),
     ],
 )
-def test_a_resume_keeps_the_types(files: Dataset, make: Callable[[Dataset], Dataset]) -> None:
+def test_resumed_iterator_keeps_inferred_types(
+    files: Dataset, make: Callable[[Dataset], Dataset]
+) -> None:
     # The first batch after a resume may hold only nulls, and later ones strings.
     paths = sorted(pathlib.Path(files.node.paths[0]).glob("*"))  # type: ignore[attr-defined]
     order = [paths[0], paths[2], paths[1], paths[3]]
@@ -96,7 +100,7 @@ def test_a_resume_keeps_the_types(files: Dataset, make: Callable[[Dataset], Data
         next(iterator, None)
 
 
-def test_a_declared_type_holds_from_the_first_batch_on(files: Dataset) -> None:
+def test_stated_type_holds_from_first_batch_on(files: Dataset) -> None:
     paths = sorted(pathlib.Path(files.node.paths[0]).glob("*"), reverse=True)  # type: ignore[attr-defined]
     late = Dataset.from_parquet([str(path) for path in paths])
     inferred = late.with_column("t", exclaimed)
@@ -119,7 +123,7 @@ def test_a_declared_type_holds_from_the_first_batch_on(files: Dataset) -> None:
         lambda data: data.flat_map(replaced),
     ],
 )
-def test_a_sample_tells_what_a_first_batch_of_nulls_does_not(
+def test_type_is_inferred_from_sample_when_first_batch_is_null(
     files: Dataset, make: Callable[[Dataset], Dataset]
 ) -> None:
     # The sample is taken from the first rows, which are skipped here.
@@ -133,13 +137,13 @@ def letters(row: dict[str, Any]) -> dict[str, Any]:
     return {"t": list(row["s"] or ""), "d": {"first": row["s"] and row["s"][0]}}
 
 
-def test_a_sample_tells_what_lists_without_values_do_not(files: Dataset) -> None:
+def test_type_of_empty_lists_is_inferred_from_sample(files: Dataset) -> None:
     made = files.skip(20).map(letters, format="rows")
     assert all(batch.schema == made.schema for batch in made)
     assert made.schema.types == [pa.list_(pa.string()), pa.struct({"first": pa.string()})]
 
 
-def test_rows_that_come_once_are_no_sample() -> None:
+def test_nondeterministic_rows_are_not_sampled_for_types() -> None:
     rows = iter([{"s": None}, {"s": "a"}])
     schema = pa.schema([("s", pa.string())])
     once = Dataset.from_generator(lambda: rows, schema, deterministic=False)
@@ -152,7 +156,7 @@ def test_rows_that_come_once_are_no_sample() -> None:
     assert declared.to_table()["t"].to_pylist() == [None, "a!"]
 
 
-def test_a_plan_that_is_sent_has_the_type(files: Dataset) -> None:
+def test_frozen_plan_has_inferred_type(files: Dataset) -> None:
     made = files.with_column("t", exclaimed).with_column("n", col("id") + 1)
     frozen = freeze_schemas(made.node)
     assert fingerprint(frozen) == fingerprint(made.node)
@@ -163,7 +167,7 @@ def test_a_plan_that_is_sent_has_the_type(files: Dataset) -> None:
     assert freeze_schemas(nothing.node).schema is None  # type: ignore[attr-defined]
 
 
-def test_a_wrong_schema_is_named(files: Dataset) -> None:
+def test_with_column_schema_without_its_column_is_refused(files: Dataset) -> None:
     with pytest.raises(MissingColumnError, match=r"with_column\('q'\).*\['t'\]"):
         files.with_column("q", exclaimed, schema=STRINGS)
     with pytest.raises(InvalidTypeError, match=r"pyarrow\.Schema.*'string'"):

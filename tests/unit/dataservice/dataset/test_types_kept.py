@@ -45,33 +45,33 @@ TABLE = pa.table(
 
 @pytest.mark.parametrize("format", ["numpy", "rows"])
 @pytest.mark.parametrize("name", TABLE.column_names)
-def test_what_is_passed_on_keeps_its_type(format: str, name: str) -> None:
+def test_column_passed_on_keeps_its_type(format: str, name: str) -> None:
     table = TABLE.select([name])
     mapped = ds.Dataset.from_table(table).batch(1).map(lambda c: {**c}, format=format)
     assert mapped.to_table().equals(table)
 
 
 @pytest.mark.parametrize("name", TABLE.column_names)
-def test_what_is_passed_on_under_another_name_keeps_its_type(name: str) -> None:
+def test_column_passed_on_under_other_name_keeps_its_type(name: str) -> None:
     table = TABLE.select([name])
     mapped = ds.Dataset.from_table(table).batch(1).map(lambda c: {"other": c[name]})
     assert mapped.to_table().equals(table.rename_columns(["other"]))
 
 
-def test_rows_that_a_function_repeats_keep_their_types() -> None:
+def test_rows_repeated_by_flat_map_keep_their_types() -> None:
     table = TABLE.append_column("none", pa.array([None] * 3, pa.int32()))
     repeated = ds.Dataset.from_table(table).batch(1).flat_map(lambda r: [r, r], format="rows")
     assert repeated.schema == table.schema
     assert repeated.to_table().to_pylist() == [row for row in table.to_pylist() for _ in range(2)]
 
 
-def test_a_value_that_is_no_number_stays_one_in_a_list_of_floats() -> None:
+def test_nan_in_list_of_floats_stays_nan() -> None:
     table = pa.table({"x": [[1.0, float("nan")], [float("nan")]]})
     mapped = ds.Dataset.from_table(table).map(lambda c: c).to_table()["x"].combine_chunks()
     assert mapped.flatten().null_count == 0
 
 
-def test_what_is_changed_in_place_has_the_type_of_its_values() -> None:
+def test_column_changed_in_place_has_type_of_its_new_values() -> None:
     def lengths(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         columns["name"][:] = [len(name) for name in columns["name"]]
         return columns
@@ -80,7 +80,7 @@ def test_what_is_changed_in_place_has_the_type_of_its_values() -> None:
     assert ds.Dataset.from_table(table).map(lengths).to_table()["name"].to_pylist() == [1, 2]
 
 
-def test_rows_changed_in_place_have_the_type_of_their_values() -> None:
+def test_row_changed_in_place_has_type_of_its_new_values() -> None:
     def halved(row: dict[str, Any]) -> dict[str, Any]:
         row["id"] /= 2
         return row
@@ -90,12 +90,12 @@ def test_rows_changed_in_place_have_the_type_of_their_values() -> None:
     assert mapped.schema.field("id").type == pa.float64()
 
 
-def test_numbers_of_another_byte_order_are_turned() -> None:
+def test_big_endian_numbers_are_converted() -> None:
     data = ds.Dataset.from_numpy({"a": np.array([[1, 2]], ">i4"), "b": np.array([3.5], ">f8")})
     assert data.to_table().to_pylist() == [{"a": [1, 2], "b": 3.5}]
 
 
-def test_columns_of_one_name_are_refused() -> None:
+def test_table_with_duplicate_column_names_is_refused() -> None:
     with pytest.raises(ValueError, match=r"several columns named \['a'\]"):
         ds.Dataset.from_table(pa.table([pa.array([1]), pa.array([2])], names=["a", "a"]))
 
@@ -120,12 +120,14 @@ TWICE = pa.schema([("a", pa.int64()), ("a", pa.int64())])
         ),
     ],
 )
-def test_schemas_and_results_with_columns_of_one_name(make: Callable[[], ds.Dataset]) -> None:
+def test_schema_or_result_with_duplicate_column_names_is_refused(
+    make: Callable[[], ds.Dataset],
+) -> None:
     with pytest.raises(ValueError, match=r"several columns named \['a'\]"):
         make()
 
 
-def test_files_with_several_columns_of_one_name_are_refused_by_name(tmp_path: pathlib.Path) -> None:
+def test_file_with_duplicate_column_names_is_refused_naming_it(tmp_path: pathlib.Path) -> None:
     arrays = [pa.array([1]), pa.array([2]), pa.array([3])]
     twice = pa.table(arrays, names=["a", "a", "b"])
     pq.write_table(twice, tmp_path / "twice.parquet")
@@ -152,7 +154,9 @@ def test_files_with_several_columns_of_one_name_are_refused_by_name(tmp_path: pa
 @pytest.mark.parametrize(
     ("timeout_s", "error"), [(-1, ValueError), (0, ValueError), ("x", TypeError)]
 )
-def test_a_timeout_is_a_positive_number(timeout_s: Any, error: type[Exception]) -> None:
+def test_distribute_timeout_other_than_positive_number_is_refused(
+    timeout_s: Any, error: type[Exception]
+) -> None:
     with pytest.raises(error, match="timeout_s"):
         ds.Dataset.range(3).distribute(
             ds.ShardingPolicy.DYNAMIC, "grpc://localhost:1", timeout_s=timeout_s

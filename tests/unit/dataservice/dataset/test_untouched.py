@@ -38,7 +38,7 @@ def rows() -> ds.Dataset:
     return ds.Dataset.from_table(pa.table(columns)).batch(2)
 
 
-def test_what_a_function_returns_as_it_was_given_it_keeps_its_nulls_and_its_type() -> None:
+def test_untouched_columns_keep_their_nulls_and_types() -> None:
     table = rows().map(lambda c: {**c, "y": c["x"] * 2}).to_table()
     assert table["y"].to_pylist() == [2.0, 4.0, 6.0, 8.0]
     for name, values in VALUES.items():
@@ -52,7 +52,7 @@ def doubled(x: Any) -> Any:
     return x * 2
 
 
-def test_under_another_name_and_beside_every_kind_of_function() -> None:
+def test_untouched_columns_pass_renamed_and_beside_any_function() -> None:
     renamed = rows().map(lambda c: {"n": c["count"], "x": c["x"]}).to_table()
     assert renamed["n"].to_pylist() == VALUES["count"]
     assert rows().filter(lambda c: c["x"] > 1).to_table()["count"].to_pylist() == [None, 3, 4]
@@ -84,14 +84,16 @@ TOUCHES: list[Callable[[Any], Any]] = [
 
 
 @pytest.mark.parametrize("touch", TOUCHES)
-def test_whatever_uses_it_is_told_which_column_and_what_to_do(touch: Callable[[Any], Any]) -> None:
+def test_use_of_column_with_nulls_is_refused_naming_column_and_remedy(
+    touch: Callable[[Any], Any],
+) -> None:
     (batch,) = pa.table({"count": pa.array([1, None])}).to_batches()
     given = to_function(batch)
     with pytest.raises(SchemaError, match=r"column 'count' .*1 nulls.*fill_null\(0\)"):
         touch(given["count"])
 
 
-def test_the_error_of_a_function_that_uses_it_is_that_of_the_column() -> None:
+def test_function_that_uses_column_with_nulls_raises_schema_error() -> None:
     message = r"column 'count' .*1 nulls.*fill_null.*only return it as it is"
     with pytest.raises(SchemaError, match=message):
         rows().map(lambda c: {**c, "count": c["count"] + 1}).to_table()
@@ -106,7 +108,7 @@ def doubled_count(count: Any) -> Any:
     return count * 2
 
 
-def test_who_reads_arrays_is_told_at_once() -> None:
+def test_numpy_iterator_refuses_column_with_nulls_at_once() -> None:
     with pytest.raises(SchemaError, match="column 'count'"):
         next(iter(rows().numpy()))
 
@@ -114,19 +116,19 @@ def test_who_reads_arrays_is_told_at_once() -> None:
 @pytest.mark.parametrize(
     "use", [int, float, round, "{}".format], ids=["int", "float", "round", "format"]
 )
-def test_conversions_of_a_whole_column_say_why_not(use: Callable[[Any], Any]) -> None:
+def test_conversion_of_column_with_nulls_is_refused_naming_it(use: Callable[[Any], Any]) -> None:
     with pytest.raises(SchemaError, match="'count' of type int32 has 1 nulls"):
         rows().map(lambda c: {"n": use(c["count"])}).to_table()
 
 
-def test_a_column_that_is_not_touched_may_be_copied() -> None:
+def test_untouched_column_may_be_copied() -> None:
     (batch, *_) = rows()
     column = to_function(batch)["count"]
     again: Any = copy.copy(column)
     assert again.array.equals(batch.column("count"))
 
 
-def test_nulls_of_floats_that_are_passed_on_are_null_again_and_other_nans_stay() -> None:
+def test_float_nulls_passed_on_are_restored_and_nans_stay() -> None:
     column = pa.array([1.0, None, float("nan"), None, 5.0])
 
     def change(columns: dict[str, Any]) -> dict[str, Any]:
@@ -169,14 +171,14 @@ TENSORS = np.arange(12).reshape(3, 2, 2)
     ],
     ids=["extension", "with nulls", "uuid", "tensor", "union"],
 )
-def test_columns_of_types_that_numpy_does_not_know_are_passed_on(column: pa.Array) -> None:
+def test_columns_of_types_unknown_to_numpy_are_passed_on(column: pa.Array) -> None:
     rows = ds.Dataset.from_table(pa.table({"id": [1, 2, 3], "v": column}))
     for passed in (rows.map(dict), rows.flat_map(dict), rows.filter(lambda c: c["id"] > 0)):
         assert passed.to_table()["v"].combine_chunks().equals(column)
     assert rows.take(0).map(dict).to_table().schema.field("v").type == column.type
 
 
-def test_a_tensor_per_row_has_its_dimensions_for_functions() -> None:
+def test_tensor_column_has_its_dimensions_in_functions() -> None:
     column = pa.FixedShapeTensorArray.from_numpy_ndarray(TENSORS)
     rows = ds.Dataset.from_table(pa.table({"v": column}))
     (batch,) = rows.batch(3).numpy()
@@ -184,7 +186,7 @@ def test_a_tensor_per_row_has_its_dimensions_for_functions() -> None:
     assert rows.map(lambda c: {"sum": c["v"].sum(axis=(1, 2))}).to_table()["sum"][2].as_py() == 38
 
 
-def test_a_column_without_a_form_in_numpy_says_so_where_it_is_used() -> None:
+def test_use_of_column_without_numpy_form_is_refused() -> None:
     union = pa.UnionArray.from_sparse(pa.array([0], pa.int8()), [pa.array([1])])
     rows = ds.Dataset.from_table(pa.table({"v": union}))
     with pytest.raises(SchemaError, match=r"column 'v' of type sparse_union.*leave it out"):
@@ -192,7 +194,7 @@ def test_a_column_without_a_form_in_numpy_says_so_where_it_is_used() -> None:
 
 
 @pytest.mark.parametrize("kind", [pa.list_(pa.float32()), pa.large_list(pa.float64())])
-def test_nulls_in_lists_of_floats_that_are_passed_on_are_null_again(kind: pa.DataType) -> None:
+def test_nulls_in_float_lists_passed_on_are_restored(kind: pa.DataType) -> None:
     rows = [[1.0, None, float("nan")], None, [], [None, 2.0]]
     table = pa.table({"l": pa.array([[0.0], *rows], kind), "n": pa.array(range(5))}).slice(1)
 
@@ -224,9 +226,7 @@ NESTED = [
 
 
 @pytest.mark.parametrize(("kind", "rows"), NESTED, ids=str)
-def test_nulls_of_floats_are_null_again_however_deep_they_are(
-    kind: pa.DataType, rows: list[Any]
-) -> None:
+def test_float_nulls_at_any_depth_are_restored(kind: pa.DataType, rows: list[Any]) -> None:
     storage = getattr(kind, "storage_type", kind)
     column = pa.array([rows[0], *rows, rows[-1]], storage).slice(1, len(rows))
     if storage is not kind:
@@ -238,7 +238,7 @@ def test_nulls_of_floats_are_null_again_however_deep_they_are(
         assert str(made.to_pylist()) == str(column.to_pylist())
 
 
-def test_what_a_function_writes_into_arrays_of_several_dimensions_is_a_value() -> None:
+def test_nan_written_into_multidimensional_array_is_a_value() -> None:
     table = pa.table({"v": pa.array([[1.0, None], [None, 4.0]], pa.list_(pa.float64(), 2))})
 
     def change(columns: dict[str, Any]) -> dict[str, Any]:
@@ -251,7 +251,7 @@ def test_what_a_function_writes_into_arrays_of_several_dimensions_is_a_value() -
 
 
 @pytest.mark.parametrize("value", [[1.0], [[1.0, 2.0]], "text"])
-def test_a_function_may_put_other_values_into_a_column_of_nested_lists(value: Any) -> None:
+def test_function_may_write_other_values_into_nested_lists(value: Any) -> None:
     table = pa.table({"v": pa.array([[[1.0, None]], [[2.0]]])})
 
     def change(columns: dict[str, Any]) -> dict[str, Any]:
@@ -262,7 +262,7 @@ def test_a_function_may_put_other_values_into_a_column_of_nested_lists(value: An
     assert made["v"].to_pylist() == [value, value]
 
 
-def test_numbers_that_only_pass_through_a_function_are_not_made_anew() -> None:
+def test_numbers_passed_on_by_function_are_not_rebuilt() -> None:
     batch = pa.record_batch({"a": [1, 2, 3], "f": [0.5, None, 2.5]}).slice(1)
     given = to_function(batch)
     given["f"][1] = 7.0

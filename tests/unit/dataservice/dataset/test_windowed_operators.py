@@ -17,19 +17,21 @@ from hypothesis import strategies as st
 
 from dataservice.dataset.dataset import Dataset
 from dataservice.dataset.linearise import linearise
-from dataservice.dataset.plan import encode_plan, freeze_schemas
-from dataservice.dataset.splits import plan_splits, plan_windows
+from dataservice.dataset.node import freeze_schemas
+from dataservice.dataset.plan import encode_plan
+from dataservice.dataset.splits import plan_splits
 from dataservice.dispatcher.planning import plan_snapshot
 from dataservice.errors import SourceError
 from dataservice.sharding import WINDOW_BYTES, Split, divided, window_target_elements
 from dataservice.split_table import SplitTable
 from dataservice.worker.leases import Lease
 from dataservice.worker.task import Pipeline
+from tests.planned_windows import plan_windows
 from tests.unit.dataservice.dataset.checkpoint_checker import numbers, run, values
 from tests.unit.dataservice.dataset.test_interleave import by_definition
 
 
-class Divided:
+class DividedDataset:
     """A dataset as a dispatcher and a worker see it."""
 
     def __init__(self, dataset: Dataset) -> None:
@@ -78,13 +80,13 @@ def part(row: dict[str, Any]) -> Dataset:
 
 @settings(max_examples=10)
 @given(st.integers(1, 90), st.integers(1, 5), st.integers(1, 3), st.booleans())
-def test_a_window_interleaves_its_elements(
+def test_window_interleaves_its_elements_as_defined(
     count: int, cycle: int, block: int, shuffled: bool
 ) -> None:
     source = numbers(count, [])
     source = source.shuffle(1_000, seed=3) if shuffled else source
     dataset = source.interleave(part, cycle, block)
-    service = Divided(dataset)
+    service = DividedDataset(dataset)
     assert Counter(values(service.all_batches(), "y")) == Counter(values(run(dataset), "y"))
     for window in service.windows if not shuffled else ():
         elements = [x for split in window.splits for x in range(split.start, split.stop)]
@@ -94,20 +96,20 @@ def test_a_window_interleaves_its_elements(
     service.check_replays("y")
 
 
-def test_an_interleaved_shuffle_differs_between_windows_and_is_replayed() -> None:
+def test_interleaved_shuffle_differs_between_windows_and_is_replayed() -> None:
     shuffled = Dataset.range(64).interleave(lambda _r: Dataset.range(20).shuffle(20), 2)
-    service = Divided(shuffled)
+    service = DividedDataset(shuffled)
     assert len({tuple(service.rows(n, "id")) for n in range(8)}) == 8
     service.check_replays("id")
 
 
-def test_files_are_interleaved_and_must_stay_the_same(tmp_path: pathlib.Path) -> None:
+def test_interleaved_files_are_divided_and_refused_once_changed(tmp_path: pathlib.Path) -> None:
     for index in range(32):
         table = pa.table({"y": range(100 * index, 100 * index + 9)})
         pq.write_table(table, tmp_path / f"{index:02}.parquet")
     names = Dataset.list_files(str(tmp_path / "*.parquet"), shuffle=True, seed=1)
     dataset = names.interleave(lambda row: Dataset.from_parquet(row), 2)
-    service = Divided(dataset)
+    service = DividedDataset(dataset)
     assert len(service.windows) == 16
     assert sorted(values(service.all_batches(), "y")) == sorted(values(run(dataset), "y"))
     service.check_replays("y")
@@ -132,7 +134,7 @@ def test_files_are_interleaved_and_must_stay_the_same(tmp_path: pathlib.Path) ->
         (1_000_000, 0, 4, 64, 245),
     ],
 )
-def test_elements_of_a_window(
+def test_number_of_elements_per_window_depends_on_size_and_cycle(
     count: int, size_bytes: int, cycle: int, windows: int, target: int
 ) -> None:
     splits = [Split(path="p", stop=1, rows=1, size_bytes=size_bytes)] * count
@@ -141,7 +143,7 @@ def test_elements_of_a_window(
     assert window_target_elements(table.total_rows(), size_bytes, cycle, windows) == target
 
 
-def test_splits_of_elements() -> None:
+def test_splits_are_divided_into_splits_of_elements() -> None:
     assert window_target_elements(None, None, 4, 64) is None
     whole = [Split(start=3, stop=9, rows=6)]
     assert [(s.start, s.stop, s.rows) for s in divided(whole, 4)] == [
@@ -160,9 +162,9 @@ def sequences(count: int) -> Dataset:
 
 @settings(max_examples=10)
 @given(st.integers(0, 300), st.booleans())
-def test_buckets_fill_within_a_window(count: int, shuffled: bool) -> None:
+def test_buckets_fill_within_window(count: int, shuffled: bool) -> None:
     dataset = sequences(count).shuffle(50, seed=1) if shuffled else sequences(count)
-    service = Divided(dataset.bucket_by_sequence_length("n", [4, 7], [4, 3, 2]))
+    service = DividedDataset(dataset.bucket_by_sequence_length("n", [4, 7], [4, 3, 2]))
     assert sorted(values(service.all_batches())) == list(range(count))
     for window in service.windows:
         short: Counter[int] = Counter()
@@ -178,7 +180,7 @@ def test_buckets_fill_within_a_window(count: int, shuffled: bool) -> None:
 
 def test_windows_are_large_enough_for_groups() -> None:
     def sizes(dataset: Dataset) -> set[int | None]:
-        return {window.rows for window in Divided(dataset).windows}
+        return {window.rows for window in DividedDataset(dataset).windows}
 
     few = numbers(1_000, []).bucket_by_sequence_length("x", [4], [8, 8])
     assert sizes(few) == {256, 232}, "16 batches for each bucket"
@@ -189,7 +191,7 @@ def test_windows_are_large_enough_for_groups() -> None:
     assert grouped.group_rows == 3 * 256
 
 
-def test_groups_of_a_window_go_through_what_follows() -> None:
+def test_operators_after_grouping_are_applied_within_windows() -> None:
     dataset = (
         numbers(200, [])
         .group_by_window(lambda c: c["x"] % 3, lambda _key, window: window.batch(4), window_size=8)
@@ -197,16 +199,16 @@ def test_groups_of_a_window_go_through_what_follows() -> None:
         .shuffle(3, seed=2)
         .filter(lambda c: c["x"] % 20 == 0)
     )
-    service = Divided(dataset)
+    service = DividedDataset(dataset)
     elements = [e for window in service.windows for e in service.elements(window.index)]
     assert sorted(values(elements)) == list(range(0, 2_000, 20))
     assert all(len({x // 10 % 3 for x in values([element])}) == 1 for element in elements)
-    rows = Divided(dataset.unbatch().batch(7))
+    rows = DividedDataset(dataset.unbatch().batch(7))
     assert rows.pipeline.batch_size == 7
     assert sorted(values(rows.all_batches())) == sorted(values(elements))
 
 
-def test_a_snapshot_of_groups_is_written_as_a_whole() -> None:
+def test_snapshot_of_grouped_dataset_is_not_divided() -> None:
     grouped = numbers(9, []).group_by_window("x", window_size=2)
     assert plan_snapshot(encode_plan(freeze_schemas(grouped.node))) is None
     interleaved = numbers(9, []).interleave(part)

@@ -13,11 +13,13 @@ from hypothesis import strategies as st
 
 from dataservice.dataset.dataset import Dataset
 from dataservice.dataset.expressions import col
+from dataservice.dataset.linearise import linearise
 from dataservice.dataset.node import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from dataservice.dataset.plan import decode_plan, encode_plan
-from dataservice.dataset.splits import linearise, open_window, plan_splits, plan_windows
+from dataservice.dataset.splits import open_window, plan_splits
 from dataservice.dataset.stream import RunContext
 from dataservice.errors import InvalidArgumentError, SchemaError, SourceError, UnsplittableError
+from tests.planned_windows import plan_windows
 from tests.unit.dataservice.dataset.checkpoint_checker import check_positions, numbers, run, values
 
 
@@ -26,7 +28,7 @@ def named(count: int, name: str, sizes: list[int] | None = None) -> Dataset:
 
 
 @given(st.integers(0, 25), st.integers(0, 25), st.lists(st.integers(1, 5), max_size=4))
-def test_rows_side_by_side(first: int, second: int, sizes: list[int]) -> None:
+def test_zip_joins_rows_up_to_shortest_input(first: int, second: int, sizes: list[int]) -> None:
     a = named(first, "a", [2, 2] if first > 4 else [])
     b = named(second, "b", sizes if sum(sizes) < second else [])
     dataset = a.zip(b)
@@ -37,7 +39,7 @@ def test_rows_side_by_side(first: int, second: int, sizes: list[int]) -> None:
     check_positions(dataset)
 
 
-def test_forms() -> None:
+def test_zip_takes_datasets_as_arguments_tuple_or_method() -> None:
     a, b, c = named(20, "a"), named(20, "b", [7]), named(12, "c", [])
     for dataset in (Dataset.zip(a, b, c), Dataset.zip((a, b, c)), a.zip(b, c), a.zip(b).zip(c)):
         assert [values(run(dataset), n) for n in "abc"] == [list(range(12))] * 3
@@ -47,7 +49,7 @@ def test_forms() -> None:
     check_positions(shuffled)
 
 
-def test_batches_side_by_side() -> None:
+def test_zip_of_batches_requires_equal_sizes() -> None:
     dataset = named(10, "a").batch(4).zip(named(9, "b").batch(4).take(2))
     assert [batch.num_rows for batch in run(dataset)] == [4, 4]
     check_positions(dataset)
@@ -67,7 +69,7 @@ def test_batches_side_by_side() -> None:
         (named(0, "a", []).zip(named(5, "b").filter(col("b") > 1)), 0),
     ],
 )
-def test_cardinality(dataset: Dataset, wanted: int) -> None:
+def test_cardinality_of_zip_is_that_of_shortest_input(dataset: Dataset, wanted: int) -> None:
     assert dataset.cardinality() == wanted
 
 
@@ -81,7 +83,9 @@ def test_cardinality(dataset: Dataset, wanted: int) -> None:
         (lambda: numbers(3).zip(numbers(3).batch(2)), InvalidArgumentError, "not both"),
     ],
 )
-def test_bad_arguments(build: Any, error: type[Exception], message: str) -> None:
+def test_invalid_zip_arguments_are_refused(
+    build: Any, error: type[Exception], message: str
+) -> None:
     with pytest.raises(error, match=message):
         build()
 
@@ -110,7 +114,7 @@ def folder(tmp_path: pathlib.Path) -> pathlib.Path:
     return tmp_path
 
 
-def test_a_zip_of_unlike_sources_is_divided_row_by_row(folder: pathlib.Path) -> None:
+def test_zip_of_different_sources_is_divided_by_rows(folder: pathlib.Path) -> None:
     files = Dataset.from_parquet(str(folder)).skip(5)
     both = Dataset.range(1_000).concatenate(Dataset.range(1_000, 9_000))
     dataset = files.zip(both.map(lambda c: {"b": c["id"] + 5})).with_column(
@@ -127,7 +131,7 @@ def test_a_zip_of_unlike_sources_is_divided_row_by_row(folder: pathlib.Path) -> 
     assert [row["n"] for row in by_windows(nested)] == list(range(2_995))
 
 
-def test_a_zip_of_files_that_changed_is_noticed(folder: pathlib.Path) -> None:
+def test_zip_of_changed_files_is_refused(folder: pathlib.Path) -> None:
     dataset = Dataset.from_parquet(str(folder)).zip(named(3_000, "n", []))
     linear = linearise(dataset.node)
     splits = plan_splits(linear)
@@ -152,7 +156,7 @@ def test_a_zip_of_files_that_changed_is_noticed(folder: pathlib.Path) -> None:
         (Dataset.from_csv("c.csv"), "rows in csv is not known"),
     ],
 )
-def test_other_zips_are_refused_with_the_reason(branch: Dataset, reason: str) -> None:
+def test_indivisible_zip_is_refused_naming_reason(branch: Dataset, reason: str) -> None:
     with pytest.raises(UnsplittableError, match=f"dataset with zip cannot.*{reason}"):
         linearise(named(9, "a").zip(branch).node)
     with pytest.raises(UnsplittableError, match=r"dataset with zip"):

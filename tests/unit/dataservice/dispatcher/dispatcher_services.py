@@ -18,9 +18,9 @@ from dataservice.dispatcher.requests import (
 )
 from dataservice.dispatcher.service import DispatcherService
 from dataservice.job_options import JobOptions
-from dataservice.runtime.clock import ManualClock
 from dataservice.sharding import Split
 from dataservice.vocabulary import ShardingPolicy
+from tests.unit.manual_clock import ManualClock
 
 WAIT_S = 10.0
 

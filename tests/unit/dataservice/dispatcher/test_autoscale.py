@@ -44,7 +44,7 @@ def enough(autoscale: Autoscale, now: int, iteration: str = "i1") -> int | None:
     return None if estimate is None else estimate.enough
 
 
-def test_input_bound_readers_need_more() -> None:
+def test_input_bound_readers_need_more_workers() -> None:
     # Each of two workers gives 1,000 rows/s at full load; the reader waits 75% of its time.
     autoscale = recorded({"r": (2_000, 0.75)}, {"a": (1_000, 1.0), "b": (1_000, 1.0)})
     estimate = autoscale.of_iteration("i1", 2)
@@ -55,7 +55,7 @@ def test_input_bound_readers_need_more() -> None:
     )
 
 
-def test_compute_bound_readers_need_fewer() -> None:
+def test_compute_bound_readers_need_fewer_workers() -> None:
     workers = dict.fromkeys("abcd", (500.0, 0.25))
     estimate = recorded({"r": (2_000, 0.0)}, workers).of_iteration("i1", 4)
     assert estimate is not None
@@ -63,13 +63,13 @@ def test_compute_bound_readers_need_fewer() -> None:
     assert estimate.reason.startswith("compute-bound: readers wait 0%")
 
 
-def test_what_suits_is_balanced() -> None:
+def test_matched_readers_and_workers_are_estimated_balanced() -> None:
     estimate = recorded({"r": (2_000, 0.0)}, dict.fromkeys("ab", (1_000.0, 1.0))).overall(2)
     assert estimate is not None
     assert (estimate.enough, estimate.reason[:8]) == (2, "balanced")
 
 
-def test_the_job_that_needs_most_counts() -> None:
+def test_overall_estimate_is_that_of_most_demanding_job() -> None:
     autoscale = recorded({"r": (1_000, 0.0)}, {"a": (1_000, 1.0)})
     recorded({"s": (1_000, 0.6)}, {"b": (1_000, 1.0)}, iteration="i2", into=autoscale)
     overall = autoscale.overall(3)
@@ -80,7 +80,7 @@ def test_the_job_that_needs_most_counts() -> None:
     assert enough(autoscale, 3) == 1
 
 
-def test_demands_add_up_but_for_trainers_of_a_shared_cache() -> None:
+def test_demands_of_readers_add_up_except_with_shared_cache() -> None:
     readers = {"r": (1_000.0, 0.0), "s": (1_000.0, 0.0)}
     workers = {"a": (1_000.0, 1.0)}
     assert enough(recorded(readers, workers), 2) == 2
@@ -88,14 +88,14 @@ def test_demands_add_up_but_for_trainers_of_a_shared_cache() -> None:
     assert enough(recorded(readers, workers, trainers=trainers), 2) == 1
 
 
-def test_too_little_is_known_without_readers_or_workers_or_time() -> None:
+def test_no_estimate_is_made_without_readers_workers_or_time() -> None:
     assert Autoscale().overall(3) is None
     assert recorded({}, {"a": (1_000, 1.0)}).overall(1) is None
     assert recorded({"r": (1_000, 0.5)}, {}).overall(1) is None
     assert recorded({"r": (1_000, 0.5)}, {"a": (1_000, 1.0)}, seconds=0).overall(1) is None
 
 
-def test_who_is_gone_counts_no_more() -> None:
+def test_departed_readers_and_workers_leave_the_estimate() -> None:
     autoscale = recorded({"r": (1_000, 0.0), "s": (3_000, 0.0)}, {"a": (1_000, 1.0)})
     assert enough(autoscale, 5) == 4
     autoscale.drop_reader("s")
@@ -107,7 +107,7 @@ def test_who_is_gone_counts_no_more() -> None:
     assert enough(autoscale, 5) is None, "it makes nothing of the iteration any more"
 
 
-def test_one_slow_step_moves_little_and_a_new_pace_counts_in_time() -> None:
+def test_single_slow_step_is_smoothed_and_lasting_pace_is_followed() -> None:
     autoscale = recorded({"r": (4_000, 0.0)}, {"a": (1_000, 1.0)})
     autoscale.record_reader("i1", "r", 4_000 * 30, 0.0, 131.0)
     assert enough(autoscale, 4) == 4
@@ -120,11 +120,11 @@ def test_one_slow_step_moves_little_and_a_new_pace_counts_in_time() -> None:
     ("wanted", "now", "expected"),
     [(9, 2, 8), (1_000, 300, 800), (0, 3, 1), (7, 3, 7), (10**6, 99_900, MAX_WORKERS), (5, 0, 1)],
 )
-def test_the_bounds_are_those_of_tf_data(wanted: int, now: int, expected: int) -> None:
+def test_estimate_is_bounded_as_in_tf_data(wanted: int, now: int, expected: int) -> None:
     assert bounded(wanted, now) == expected
 
 
-def test_outliers_count_as_the_median() -> None:
+def test_outlier_rates_are_replaced_by_median() -> None:
     assert without_outliers([10.0, 10.0, 11.0, 500.0]) == [10.0, 10.0, 11.0, 10.5]
     assert without_outliers([1.0, 3.0]) == [1.0, 3.0]
 
@@ -133,7 +133,7 @@ RATES = st.tuples(st.floats(0, 1e6), st.floats(0, 1))
 
 
 @given(st.lists(RATES, max_size=4), st.lists(RATES, max_size=4), st.integers(0, 50))
-def test_an_estimate_is_within_its_bounds(
+def test_estimate_stays_within_its_bounds(
     readers: list[tuple[float, float]], workers: list[tuple[float, float]], now: int
 ) -> None:
     autoscale = recorded(
@@ -150,7 +150,7 @@ def estimate_of(enough: int, now: int = 2) -> Estimate:
     return Estimate(now, enough, 0.0, 1.0, "")
 
 
-def test_only_a_change_that_stays_is_told_and_once() -> None:
+def test_only_lasting_change_of_estimate_is_reported_once() -> None:
     debounce = EstimateDebounce(5.0)
     told = [debounce.is_due(estimate_of(2), float(t)) for t in range(10)]
     told += [debounce.is_due(estimate_of(5), 10.0), debounce.is_due(estimate_of(2), 12.0)]
@@ -164,7 +164,7 @@ def test_only_a_change_that_stays_is_told_and_once() -> None:
     assert debounce.is_due(estimate_of(2, now=6), 46.0)
 
 
-def test_a_producer_is_busy_while_it_is_not_held_back() -> None:
+def test_producer_counts_as_busy_while_not_held_back() -> None:
     meter = ProductionMeter(0.0)
     first = [ProducerCounters("i1", 1, 100, 0.0), ProducerCounters("i1", 2, 0, 0.0)]
     assert meter.measure(first, 1.0) == [], "from when it was first seen"

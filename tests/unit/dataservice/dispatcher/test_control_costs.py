@@ -36,7 +36,7 @@ OPEN = OpenIteration(
 )
 
 
-class Walked(dict[IterationId, Iteration]):
+class CountedIterations(dict[IterationId, Iteration]):
     """Iterations by id; `walks` counts how often all of them were walked through."""
 
     walks = 0
@@ -65,17 +65,17 @@ def state() -> DispatcherState:
                 worker_id=worker, iteration_id=name, reader_id=f"r-{name}", count=1
             )
             apply(state, leasing.lease_windows(state, lease))
-    state.iterations = Walked(state.iterations)
+    state.iterations = CountedIterations(state.iterations)
     return state
 
 
-def test_the_status_counts_the_windows_of_all_workers_at_once(state: DispatcherState) -> None:
+def test_status_walks_all_iterations_once(state: DispatcherState) -> None:
     described = status.describe(state, Reports(), 0.0)
     assert [worker["windows_leased"] for worker in described["workers"]] == [2, 2, 2]
     assert state.iterations.walks == 1
 
 
-def test_an_iteration_is_collected_whatever_else_there_is(state: DispatcherState) -> None:
+def test_collecting_iteration_walks_no_other_iterations(state: DispatcherState) -> None:
     apply(state, decide.lose_reader(state, "r-a"))
     state.iterations.walks = 0
     apply(state, lifecycle.collect_iteration(state, "a"))
@@ -83,7 +83,9 @@ def test_an_iteration_is_collected_whatever_else_there_is(state: DispatcherState
     assert state.iterations.walks == 0
 
 
-def test_a_lost_worker_ends_its_leases_whatever_else_there_is(state: DispatcherState) -> None:
+def test_losing_worker_ends_its_leases_without_walking_all_iterations(
+    state: DispatcherState,
+) -> None:
     apply(state, decide.lose_worker(state, "w1"))
     tables = [state.iterations[name].windows for name in ("a", "b")]
     assert [list(table.leases) for table in tables if table] == [["w2", "w3"]] * 2

@@ -41,7 +41,7 @@ def drain(window: SlidingWindow[int], trainer: str) -> tuple[int, list[int]]:
     return missed, got
 
 
-def test_every_trainer_gets_everything() -> None:
+def test_every_trainer_gets_every_item() -> None:
     window = filled(5, max_bytes=10)
     for trainer in ("a", "b"):
         assert drain(window, trainer) == (0, [0, 1, 2, 3, 4])
@@ -49,12 +49,12 @@ def test_every_trainer_gets_everything() -> None:
     assert drain(window, "a") == (0, [5])
 
 
-def test_a_new_trainer_begins_where_the_window_does_and_missed_nothing() -> None:
+def test_new_trainer_begins_at_window_start_without_misses() -> None:
     window = filled(5, max_bytes=3)
     assert drain(window, "late") == (0, [2, 3, 4])
 
 
-def test_a_slow_trainer_skips_what_fell_out_and_learns_how_much() -> None:
+def test_slow_trainer_skips_evicted_items_and_learns_their_count() -> None:
     window = filled(3, max_bytes=3)
     assert drain(window, "fast") == (0, [0, 1, 2])
     assert window.catch_up("slow") == 0
@@ -66,7 +66,7 @@ def test_a_slow_trainer_skips_what_fell_out_and_learns_how_much() -> None:
     assert window.catch_up("slow") == 0, "it is told once"
 
 
-def test_what_no_trainer_has_had_is_not_dropped_for_what_comes() -> None:
+def test_items_that_no_trainer_took_leave_no_room_ahead() -> None:
     window = filled(3, max_bytes=4)
     assert window.has_room_ahead(1)
     assert not window.has_room_ahead(2)
@@ -75,7 +75,7 @@ def test_what_no_trainer_has_had_is_not_dropped_for_what_comes() -> None:
     assert window.has_room_ahead(2), "an item that was taken gives way"
 
 
-def test_an_item_larger_than_the_window_is_an_error() -> None:
+def test_item_larger_than_window_is_refused() -> None:
     window = filled(2, max_bytes=4)
     with pytest.raises(InvalidArgumentError, match=r"5 bytes does not fit .* of 4 bytes"):
         window.add(2, 5)
@@ -83,7 +83,7 @@ def test_an_item_larger_than_the_window_is_an_error() -> None:
     assert drain(window, "a") == (0, [2])
 
 
-def test_trainers_are_forgotten_in_order() -> None:
+def test_oldest_trainer_is_forgotten_beyond_limit() -> None:
     window = filled(1, max_bytes=1)
     for number in range(MAX_TRAINERS + 1):
         assert drain(window, str(number)) == (0, [0])
@@ -97,7 +97,7 @@ STEPS = st.lists(
 
 
 @given(STEPS, st.integers(6, 20))
-def test_any_history_loses_only_what_a_slow_trainer_is_told(
+def test_any_history_loses_only_items_reported_missed(
     steps: list[tuple[str, int]], max_bytes: int
 ) -> None:
     window: SlidingWindow[int] = SlidingWindow(max_bytes)
@@ -146,17 +146,17 @@ def state_of(cardinality: int = -1) -> DispatcherState:
         ({"options": JobOptions(cross_trainer_cache=True, ordered=True)}, "excludes"),
     ],
 )
-def test_a_job_that_cannot_be_cached_is_refused(change: dict[str, object], message: str) -> None:
+def test_uncacheable_job_is_refused(change: dict[str, object], message: str) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
         opening.dataset_to_plan(state_of(), cached_job(**change))
 
 
-def test_a_finite_dataset_is_refused() -> None:
+def test_cached_job_over_finite_dataset_is_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="to be infinite, got cardinality 10"):
         opening.dataset_to_plan(state_of(10), cached_job())
 
 
-def test_windows_go_to_a_worker_for_all_trainers_and_are_done_at_once() -> None:
+def test_cached_job_leases_windows_for_all_trainers_as_done() -> None:
     state = state_of()
     commit(state, opening.open_iteration(state, cached_job(), plan_of(3, rounds=None)))
     got: list[int] = []
@@ -179,7 +179,7 @@ def test_windows_go_to_a_worker_for_all_trainers_and_are_done_at_once() -> None:
     assert leasing.lease_windows(state, request).reply == LeaseAnswer((), False), "for nobody"
 
 
-def test_a_trainer_that_comes_after_others_is_told_nothing_of_them() -> None:
+def test_later_trainer_of_cached_job_gets_no_notice() -> None:
     state = state_of()
     for reader in ("r1", "r2"):
         request = cached_job(ShardingPolicy.OFF, reader_id=reader, reader_pid=7)
@@ -189,7 +189,7 @@ def test_a_trainer_that_comes_after_others_is_told_nothing_of_them() -> None:
         commit(state, decide.release_reader(state, reader, ()))
 
 
-def test_an_endless_pass_does_not_end_with_its_worker() -> None:
+def test_endless_cached_pass_continues_after_worker_is_lost() -> None:
     state = state_of()
     commit(state, opening.open_iteration(state, cached_job(ShardingPolicy.OFF), None))
     commit(state, decide.lose_worker(state, "w1"))

@@ -8,7 +8,7 @@ import pytest
 
 from dataservice.dispatcher import decide, leasing, lifecycle, opening
 from dataservice.dispatcher import events as ev
-from dataservice.dispatcher.plans import RowMark, WindowPlan
+from dataservice.dispatcher.plans import WindowPlan
 from dataservice.dispatcher.requests import (
     Decision,
     LeaseAnswer,
@@ -25,6 +25,7 @@ from dataservice.errors import (
     NotFoundError,
     UnavailableError,
 )
+from dataservice.ranges import RowMark
 from dataservice.sharding import Split
 from dataservice.vocabulary import ShardingPolicy
 from tests.unit.dataservice.dispatcher.dispatcher_facts import OPEN, apply, plan_of
@@ -68,14 +69,14 @@ def indices(answer: LeaseAnswer) -> list[int]:
 # Datasets
 
 
-def test_ids_count_up_from_1000_and_skip_those_taken() -> None:
+def test_dataset_ids_count_up_from_1000_and_skip_taken_ids() -> None:
     state = DispatcherState()
     assert apply(state, decide.register_dataset(state, DATASET)) == "1000"
     apply(state, decide.register_dataset(state, replace(DATASET, dataset_id="1001")))
     assert apply(state, decide.register_dataset(state, DATASET)) == "1002"
 
 
-def test_an_explicit_id_is_registered_once() -> None:
+def test_explicit_dataset_id_is_registered_once() -> None:
     state = DispatcherState()
     request = replace(DATASET, dataset_id="mine")
     assert apply(state, decide.register_dataset(state, request)) == "mine"
@@ -91,7 +92,7 @@ def test_an_explicit_id_is_registered_once() -> None:
         ({"compression": "LZ4"}, "LZ4"),
     ],
 )
-def test_another_structure_under_an_id_is_refused(change: dict[str, object], named: str) -> None:
+def test_dataset_id_with_other_structure_is_refused(change: dict[str, object], named: str) -> None:
     state = DispatcherState()
     apply(state, decide.register_dataset(state, replace(DATASET, dataset_id="mine")))
     request = replace(DATASET, dataset_id="mine", **change)
@@ -100,14 +101,14 @@ def test_another_structure_under_an_id_is_refused(change: dict[str, object], nam
     assert named in str(caught.value)
 
 
-def test_unknown_datasets_are_not_found() -> None:
+def test_unknown_dataset_is_not_found() -> None:
     with pytest.raises(NotFoundError, match="Dataset id 7 not found"):
         decide.find_dataset(DispatcherState(), "7")
     with pytest.raises(NotFoundError, match="Dataset id 1000"):
         opening.open_iteration(DispatcherState(), OPEN, plan_of(1))
 
 
-def test_an_empty_dataset_id_is_refused() -> None:
+def test_empty_dataset_id_is_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="empty"):
         decide.register_dataset(DispatcherState(), replace(DATASET, dataset_id=""))
 
@@ -115,7 +116,7 @@ def test_an_empty_dataset_id_is_refused() -> None:
 # Workers
 
 
-def test_an_address_has_one_worker() -> None:
+def test_worker_registered_at_taken_address_replaces_old_worker() -> None:
     state = cluster()
     lease(state)
     decision = decide.register_worker(state, RegisterWorker(worker_id="w9", address="a:1"))
@@ -126,7 +127,7 @@ def test_an_address_has_one_worker() -> None:
         decide.check_worker(state, "w1")
 
 
-def test_a_restarted_worker_keeps_an_iteration_alive() -> None:
+def test_restarted_worker_keeps_iteration_alive() -> None:
     state = DispatcherState()
     apply(state, decide.register_dataset(state, DATASET))
     apply(state, decide.register_worker(state, RegisterWorker(worker_id="w1", address="a:1")))
@@ -144,7 +145,7 @@ def test_a_restarted_worker_keeps_an_iteration_alive() -> None:
 # Jobs and iterations
 
 
-def test_unknown_policies_are_refused() -> None:
+def test_unknown_policy_is_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="9"):
         opening.check_policy(9)
 
@@ -157,13 +158,15 @@ def test_unknown_policies_are_refused() -> None:
         ({"delivery": "twice"}, "twice"),
     ],
 )
-def test_bad_requests_to_open_name_the_value(change: dict[str, object], named: str) -> None:
+def test_invalid_open_request_is_refused_naming_the_value(
+    change: dict[str, object], named: str
+) -> None:
     state = cluster()
     with pytest.raises(InvalidArgumentError, match=named):
         opening.open_iteration(state, replace(OPEN, reader_id="r2", **change), plan_of(1))
 
 
-def test_readers_of_a_name_share_an_iteration() -> None:
+def test_readers_of_same_job_name_share_iteration() -> None:
     state = cluster()
     second = replace(OPEN, reader_id="r2", job_id="j2", iteration_id="i2")
     assert opening.dataset_to_plan(state, second) is None
@@ -172,7 +175,7 @@ def test_readers_of_a_name_share_an_iteration() -> None:
     assert set(state.iterations["i1"].readers) == {"r1", "r2"}
 
 
-def test_an_id_that_stands_for_another_plan_is_not_read() -> None:
+def test_dataset_id_with_other_fingerprint_is_not_found() -> None:
     # As after a restart without a journal: ids begin anew.
     state = DispatcherState()
     apply(state, decide.register_dataset(state, replace(DATASET, fingerprint="new")))
@@ -187,14 +190,14 @@ def test_an_id_that_stands_for_another_plan_is_not_read() -> None:
         assert opening.open_iteration(state, replace(OPEN, fingerprint=known), plan_of(1)).events
 
 
-def test_a_repeated_open_joins_once() -> None:
+def test_repeated_open_joins_once() -> None:
     state = cluster()
     again = opening.open_iteration(state, replace(OPEN, job_id="j2", iteration_id="i2"), None)
     assert again.events == ()
     assert again.reply == OpenAnswer("j1", "i1", "1000")
 
 
-def test_a_repeated_anonymous_open_joins_its_own_job() -> None:
+def test_repeated_anonymous_open_joins_its_own_job() -> None:
     state = cluster()
     anonymous = replace(OPEN, job_name=None, reader_id="r2", job_id="j2", iteration_id="i2")
     apply(state, opening.open_iteration(state, anonymous, plan_of(1)))
@@ -210,7 +213,7 @@ def test_a_repeated_anonymous_open_joins_its_own_job() -> None:
         ({"dataset_id": "1001"}, "dataset 1000 has another cardinality"),
     ],
 )
-def test_a_name_with_other_parameters_is_refused(change: dict[str, object], named: str) -> None:
+def test_job_name_with_other_parameters_is_refused(change: dict[str, object], named: str) -> None:
     state = cluster()
     apply(state, decide.register_dataset(state, replace(DATASET, cardinality=3)))
     request = replace(OPEN, reader_id="r2", **change)
@@ -218,7 +221,7 @@ def test_a_name_with_other_parameters_is_refused(change: dict[str, object], name
         opening.open_iteration(state, request, None)
 
 
-def test_trainers_that_each_register_the_dataset_share_a_job() -> None:
+def test_trainers_that_each_register_dataset_share_job() -> None:
     state = cluster()
     apply(state, decide.register_dataset(state, DATASET))
     request = replace(OPEN, dataset_id="1001", reader_id="r2")
@@ -230,7 +233,7 @@ def test_trainers_that_each_register_the_dataset_share_a_job() -> None:
     assert dataset.dataset_id == "1000"
 
 
-def test_a_job_without_a_name_goes_with_its_reader() -> None:
+def test_anonymous_job_is_removed_with_its_reader() -> None:
     state = DispatcherState()
     apply(state, decide.register_dataset(state, DATASET))
     apply(state, opening.open_iteration(state, replace(OPEN, job_name=None), plan_of(2)))
@@ -239,7 +242,7 @@ def test_a_job_without_a_name_goes_with_its_reader() -> None:
     assert decide.release_reader(state, "r1", ()) == Decision(())
 
 
-def test_a_deleted_job_frees_its_name_and_fences_its_readers() -> None:
+def test_deleted_job_frees_its_name_and_fences_its_readers() -> None:
     state = cluster()
     apply(state, decide.delete_job(state, "train"))
     with pytest.raises(FailedPreconditionError, match="fenced: its job train was deleted"):
@@ -249,7 +252,7 @@ def test_a_deleted_job_frees_its_name_and_fences_its_readers() -> None:
         decide.delete_job(state, "trian")
 
 
-def test_a_dataset_is_deleted_once_no_job_reads_it() -> None:
+def test_dataset_can_be_deleted_only_while_no_job_reads_it() -> None:
     state = cluster()
     with pytest.raises(FailedPreconditionError, match=r"dataset 1000 is read by train; .*delete"):
         decide.delete_dataset(state, "1000")
@@ -263,7 +266,7 @@ def test_a_dataset_is_deleted_once_no_job_reads_it() -> None:
     assert apply(state, decide.register_dataset(state, DATASET)) == "1001"
 
 
-def test_a_lost_reader_cannot_come_back() -> None:
+def test_lost_reader_stays_fenced() -> None:
     state = cluster()
     apply(state, decide.lose_reader(state, "r1"))
     with pytest.raises(FailedPreconditionError, match="fenced"):
@@ -286,7 +289,7 @@ def test_only_unread_iterations_are_collected() -> None:
     assert opening.open_iteration(state, fresh, None).reply == OpenAnswer("j1", "i2", "1000")
 
 
-def test_a_job_deleted_while_it_was_planned_is_tried_again() -> None:
+def test_open_of_job_deleted_during_planning_is_unavailable() -> None:
     state = DispatcherState()
     apply(state, decide.register_dataset(state, DATASET))
     with pytest.raises(UnavailableError, match="try again"):
@@ -296,7 +299,7 @@ def test_a_job_deleted_while_it_was_planned_is_tried_again() -> None:
 # Windows
 
 
-def test_a_grant_is_a_fair_part_of_the_last_epoch() -> None:
+def test_lease_grant_is_fair_part_of_last_epoch() -> None:
     state = cluster(16, workers=2)
     apply(state, opening.open_iteration(state, replace(OPEN, reader_id="r2"), None))
     sizes = []
@@ -309,7 +312,7 @@ def test_a_grant_is_a_fair_part_of_the_last_epoch() -> None:
     ("readers", "workers", "streams", "most_calls"),
     [(32, 30, 8, 2_300), (4, 30, 30, 1_300), (32, 30, 30, 4_700)],
 )
-def test_grants_shrink_with_the_streams_that_there_are(
+def test_lease_grants_shrink_with_number_of_streams(
     readers: int, workers: int, streams: int, most_calls: int
 ) -> None:
     """Each reader has so many streams; all of these ask in turn, for as much as they get."""
@@ -328,7 +331,7 @@ def test_grants_shrink_with_the_streams_that_there_are(
     assert sizes[-readers * streams :] == [1] * readers * streams, "the last are shared by all"
 
 
-def test_more_epochs_to_come_need_no_fairness() -> None:
+def test_lease_grants_before_last_epoch_are_not_limited() -> None:
     state = cluster(6, rounds=None)
     assert indices(lease(state, count=4)) == [0, 1, 2, 3]
     assert indices(lease(state, count=4)) == [4, 5]
@@ -337,7 +340,7 @@ def test_more_epochs_to_come_need_no_fairness() -> None:
     assert [(x.epoch, x.window.index) for x in later.leases] == [(1, 0), (1, 1), (1, 2), (1, 3)]
 
 
-def test_epochs_go_on_through_repetitions() -> None:
+def test_epoch_numbers_continue_through_repetitions() -> None:
     state = cluster(1, rounds=2)
     plan = replace(plan_of(1, 2), repetition=3)
     third = replace(OPEN, reader_id="r2", iteration_id="i2", repetition=3)
@@ -348,7 +351,7 @@ def test_epochs_go_on_through_repetitions() -> None:
     assert answer.leases[0].epoch == 6
 
 
-def test_a_repeated_lease_request_gets_the_same_windows() -> None:
+def test_repeated_lease_request_gets_same_windows() -> None:
     state = cluster(8)
     first = lease(state, count=2, sequence=1)
     assert lease(state, count=2, sequence=1) == first
@@ -357,14 +360,14 @@ def test_a_repeated_lease_request_gets_the_same_windows() -> None:
     assert indices(lease(state, count=1)) == [4]
 
 
-def test_a_lease_for_a_reader_that_is_gone_ends() -> None:
+def test_lease_for_departed_reader_reports_end() -> None:
     state = cluster()
     assert lease(state, reader="r7") == LeaseAnswer((), True)
     apply(state, decide.delete_job(state, "train"))
     assert lease(state) == LeaseAnswer((), True)
 
 
-def test_nothing_to_lease_now_is_not_the_end() -> None:
+def test_lease_reports_no_end_while_windows_are_with_other_readers() -> None:
     state = cluster(1)
     lease(state)
     apply(state, opening.open_iteration(state, replace(OPEN, reader_id="r2"), None))
@@ -374,7 +377,7 @@ def test_nothing_to_lease_now_is_not_the_end() -> None:
     assert not sync(state, "r2").ended, "unless what the other had comes back"
 
 
-def test_windows_are_not_leased_without_windows() -> None:
+def test_lease_of_job_without_windows_is_refused() -> None:
     state = DispatcherState()
     apply(state, decide.register_dataset(state, DATASET))
     apply(state, opening.open_iteration(state, replace(OPEN, policy=ShardingPolicy.OFF), None))
@@ -382,7 +385,7 @@ def test_windows_are_not_leased_without_windows() -> None:
         lease(state)
 
 
-def test_a_broken_stream_gives_its_windows_back_at_once() -> None:
+def test_broken_stream_gives_its_windows_back_at_once() -> None:
     state = cluster(20, workers=2)
     assert indices(lease(state, count=2)) == [0, 1]
     received = RowMark(0, 0, 1, False)
@@ -394,7 +397,7 @@ def test_a_broken_stream_gives_its_windows_back_at_once() -> None:
     assert indices(lease(state, "w2", count=1)) == [1]
 
 
-def test_windows_given_back_by_a_worker_are_fenced() -> None:
+def test_windows_given_back_by_worker_are_fenced() -> None:
     state = cluster(20)
     lease(state, count=2)
     for generation, fenced in ((4, ()), (0, (1,))):
@@ -406,7 +409,7 @@ def test_windows_given_back_by_a_worker_are_fenced() -> None:
         assert tuple(m.window for m in sync(state).fences) == fenced
 
 
-def test_a_fence_says_where_its_lease_started() -> None:
+def test_fence_states_start_row_of_its_lease() -> None:
     state = cluster(1, workers=2)
     lease(state, "w1")
     sync(state, released=(RowMark(0, 0, 5, False),))
@@ -415,7 +418,7 @@ def test_a_fence_says_where_its_lease_started() -> None:
     assert sync(state).fences == (RowMark(0, 1, 5, False),)
 
 
-def test_the_last_consumption_finishes_the_iteration() -> None:
+def test_last_consumption_finishes_iteration() -> None:
     state = cluster(1)
     lease(state)
     assert not sync(state, consumed=(RowMark(0, 0, 3, False),)).ended
@@ -424,7 +427,7 @@ def test_the_last_consumption_finishes_the_iteration() -> None:
     assert lease(state) == LeaseAnswer((), True)
 
 
-def test_marks_that_are_known_already_are_no_facts() -> None:
+def test_known_marks_produce_no_events() -> None:
     state = cluster(1)
     lease(state)
     marks = (RowMark(0, 0, 3, False),)
@@ -437,14 +440,14 @@ def test_marks_that_are_known_already_are_no_facts() -> None:
     "mark", [RowMark(1, 0, 0, False), RowMark(-1, 0, 0, False), RowMark(0, 0, -1, False)]
 )
 @pytest.mark.parametrize("kind", ["consumed", "released"])
-def test_impossible_marks_are_refused(kind: str, mark: RowMark) -> None:
+def test_marks_of_windows_never_leased_are_refused(kind: str, mark: RowMark) -> None:
     state = cluster(3)
     lease(state, count=1)
     with pytest.raises(InvalidArgumentError, match="never leased"):
         sync(state, **{kind: (mark,)})
 
 
-def test_a_released_reader_hands_on_what_it_did_not_consume() -> None:
+def test_unconsumed_rows_of_released_reader_are_leased_again() -> None:
     state = cluster(1)
     apply(state, opening.open_iteration(state, replace(OPEN, reader_id="r2"), None))
     lease(state)
@@ -453,7 +456,7 @@ def test_a_released_reader_hands_on_what_it_did_not_consume() -> None:
     assert (resumed.generation, resumed.start_row) == (1, 2)
 
 
-def test_windows_that_nobody_leased_take_no_records() -> None:
+def test_windows_never_leased_take_no_records() -> None:
     state = DispatcherState()
     apply(state, decide.register_dataset(state, DATASET))
     plan = WindowPlan(splits=(Split(stop=1, rows=1),) * 10_000, target_rows=1, rounds=None)

@@ -10,7 +10,6 @@ import pytest
 
 from dataservice.dispatcher.commit import GroupCommit
 from dataservice.dispatcher.journal_frames import decode_frame
-from dataservice.dispatcher.plans import RowMark
 from dataservice.dispatcher.reports import ReaderReport, WorkerReport
 from dataservice.dispatcher.requests import Sync
 from dataservice.dispatcher.service import DispatcherService
@@ -20,8 +19,8 @@ from dataservice.errors import (
     ResourceExhaustedError,
     UnavailableError,
 )
+from dataservice.ranges import RowMark
 from dataservice.runtime.brief_lock import BriefLock
-from dataservice.runtime.clock import ManualClock
 from tests.unit.dataservice.dispatcher.dispatcher_services import (
     WAIT_S,
     ListJournal,
@@ -33,9 +32,10 @@ from tests.unit.dataservice.dispatcher.dispatcher_services import (
     service_of,
     sync,
 )
+from tests.unit.manual_clock import ManualClock
 
 
-def test_an_answer_waits_until_its_facts_are_durable() -> None:
+def test_reply_waits_until_its_events_are_durable() -> None:
     journal = ListJournal()
     journal.may_write.clear()
     service = service_of(journal)
@@ -49,7 +49,7 @@ def test_an_answer_waits_until_its_facts_are_durable() -> None:
     assert len(journal.frames) == 1
 
 
-def test_a_read_waits_for_what_it_saw() -> None:
+def test_read_waits_until_events_it_saw_are_durable() -> None:
     journal = ListJournal()
     journal.may_write.clear()
     service = service_of(journal)
@@ -63,11 +63,11 @@ def test_a_read_waits_for_what_it_saw() -> None:
         assert seen.result(WAIT_S).dataset_id == "1000"
 
 
-def beat(service: DispatcherService) -> tuple[object, ...]:
+def send_heartbeat(service: DispatcherService) -> tuple[object, ...]:
     return service.heartbeat("w1", ["i1"], WorkerReport()).ended
 
 
-def test_who_says_and_is_told_nothing_does_not_wait_for_facts_of_others() -> None:
+def test_request_without_news_does_not_wait_for_events_of_others() -> None:
     journal = ListJournal()
     service = service_of(journal)
     register(service)
@@ -82,7 +82,7 @@ def test_who_says_and_is_told_nothing_does_not_wait_for_facts_of_others() -> Non
     with ThreadPoolExecutor(3) as pool:
         pool.submit(register, service)
         assert journal.writing.wait(WAIT_S)
-        assert pool.submit(beat, service).result(WAIT_S) == ()
+        assert pool.submit(send_heartbeat, service).result(WAIT_S) == ()
         pool.submit(service.sync, idle, ReaderReport(), version).result(WAIT_S)
         # A repeated mark is no news, but may not be durable yet: the reply has to wait.
         again = Sync(reader_id="r1", iteration_id="i1", consumed=(RowMark(0, 0, 1, False),))
@@ -93,7 +93,7 @@ def test_who_says_and_is_told_nothing_does_not_wait_for_facts_of_others() -> Non
         confirmed.result(WAIT_S)
 
 
-def test_an_answer_waits_for_no_later_write_than_its_own() -> None:
+def test_wait_durable_returns_after_write_of_its_own_frame() -> None:
     journal = ListJournal()
     journal.may_write.clear()
     commits = GroupCommit(journal)
@@ -111,7 +111,7 @@ def test_an_answer_waits_for_no_later_write_than_its_own() -> None:
     assert journal.frames == [b"1", b"2"]
 
 
-def test_many_threads_are_all_told_when_their_frames_are_written() -> None:
+def test_concurrent_commits_are_durable_despite_journal_replacement() -> None:
     journal = ListJournal()
     commits, order = GroupCommit(journal), BriefLock()
 
@@ -135,7 +135,7 @@ def test_many_threads_are_all_told_when_their_frames_are_written() -> None:
     assert not commits._waiters
 
 
-def test_a_brief_lock_excludes() -> None:
+def test_brief_lock_is_mutually_exclusive() -> None:
     lock, inside, total = BriefLock(), 0, 0
 
     def enter(_: int) -> None:
@@ -156,7 +156,7 @@ def test_a_brief_lock_excludes() -> None:
         assert not lock.acquire(timeout=0.01)
 
 
-def test_a_journal_is_replaced_while_others_decide() -> None:
+def test_frames_enqueued_during_replacement_follow_the_image() -> None:
     journal = ListJournal([b"old"])
     commits = GroupCommit(journal)
     commits.enqueue(b"in the image")
@@ -175,7 +175,7 @@ def test_a_journal_is_replaced_while_others_decide() -> None:
     assert commits.frames_kept == 4
 
 
-def test_the_replacement_of_a_journal_goes_before_those_who_wait_for_a_write() -> None:
+def test_journal_replacement_precedes_waiting_writes() -> None:
     journal = ListJournal()
     journal.may_write.clear()
     commits = GroupCommit(journal)
@@ -194,7 +194,7 @@ def test_the_replacement_of_a_journal_goes_before_those_who_wait_for_a_write() -
     assert journal.frames == [b"image", b"2"]
 
 
-def test_decisions_made_during_a_write_share_the_next_one() -> None:
+def test_decisions_made_during_write_share_next_write() -> None:
     journal = ListJournal()
     journal.may_write.clear()
     service = service_of(journal)
@@ -209,7 +209,7 @@ def test_decisions_made_during_a_write_share_the_next_one() -> None:
     assert journal.writes == [1, 5]
 
 
-def test_one_decision_is_one_frame() -> None:
+def test_events_of_one_decision_are_one_frame() -> None:
     journal = ListJournal()
     service = service_of(journal)
     register(service)
@@ -228,7 +228,7 @@ def test_one_decision_is_one_frame() -> None:
     ("failure", "remedy"),
     [(ResourceExhaustedError("no room"), "there is room"), (DataLossError("damaged"), "restarted")],
 )
-def test_a_failed_journal_stops_all_answers(failure: DataServiceError, remedy: str) -> None:
+def test_journal_failure_stops_all_replies(failure: DataServiceError, remedy: str) -> None:
     journal = ListJournal()
     service = service_of(journal)
     register(service)
@@ -241,7 +241,7 @@ def test_a_failed_journal_stops_all_answers(failure: DataServiceError, remedy: s
     assert len(journal.frames) == 1
 
 
-def test_a_dispatcher_whose_disk_was_full_goes_on_when_there_is_room() -> None:
+def test_dispatcher_with_full_disk_resumes_once_there_is_room() -> None:
     journal, clock = ListJournal(), ManualClock()
     service = service_of(journal, clock, worker_timeout_s=10.0)
     register(service)
@@ -261,7 +261,7 @@ def test_a_dispatcher_whose_disk_was_full_goes_on_when_there_is_room() -> None:
     assert service_of(ListJournal(journal.frames))._state == service._state
 
 
-def test_a_damaged_journal_is_not_tried_again() -> None:
+def test_damaged_journal_is_not_retried() -> None:
     journal = ListJournal()
     service = service_of(journal)
     journal.failure = DataLossError("damaged")
@@ -273,7 +273,7 @@ def test_a_damaged_journal_is_not_tried_again() -> None:
     assert not journal.frames
 
 
-def test_a_journal_that_has_no_room_to_be_replaced_is_added_to() -> None:
+def test_journal_without_room_for_replacement_is_appended_to() -> None:
     class FullJournal(ListJournal):
         def replace(self, frames: Sequence[bytes]) -> None:
             raise ResourceExhaustedError(f"no room for {len(frames)} frames")
@@ -289,7 +289,7 @@ def test_a_journal_that_has_no_room_to_be_replaced_is_added_to() -> None:
     assert journal.frames == [b"old", b"1", b"2", b"3"]
 
 
-def test_a_restart_goes_on_where_the_journal_ends() -> None:
+def test_restarted_dispatcher_resumes_at_end_of_journal() -> None:
     journal = ListJournal()
     before = service_of(journal)
     register(before)
@@ -302,7 +302,7 @@ def test_a_restart_goes_on_where_the_journal_ends() -> None:
     assert after.lease_windows(lease_request()).leases[0].window_index == 2
 
 
-def test_a_long_journal_is_replaced_by_the_state_it_led_to() -> None:
+def test_long_journal_is_compacted_to_current_state() -> None:
     journal = ListJournal()
     service = service_of(journal)
     register(service)
@@ -319,7 +319,7 @@ def test_a_long_journal_is_replaced_by_the_state_it_led_to() -> None:
     assert service._store._shorten_at > 30, "the next time is far enough away to be worth it"
 
 
-def test_others_decide_while_the_journal_is_replaced() -> None:
+def test_decisions_proceed_while_journal_is_replaced() -> None:
     class SlowJournal(ListJournal):
         def replace(self, frames: Sequence[bytes]) -> None:
             self.writing.set()
@@ -338,7 +338,7 @@ def test_others_decide_while_the_journal_is_replaced() -> None:
         ticking = pool.submit(service.tick)
         assert journal.writing.wait(WAIT_S)
         # A mere heartbeat does not even wait for the disk.
-        assert beat(service) == ()
+        assert send_heartbeat(service) == ()
         leasing = pool.submit(service.lease_windows, lease_request())
         eventually(lambda: service._store._commits.ticket() == 4)  # type: ignore[union-attr]
         assert not leasing.done()
@@ -348,13 +348,13 @@ def test_others_decide_while_the_journal_is_replaced() -> None:
     assert service_of(ListJournal(journal.frames))._state == service._state
 
 
-def test_nothing_is_written_without_a_journal() -> None:
+def test_dispatcher_without_journal_writes_nothing() -> None:
     service = service_of()
     register(service)
     assert service._store._commits is None
 
 
-def test_everyone_counts_as_just_seen_after_a_restart() -> None:
+def test_clients_count_as_just_seen_after_restart() -> None:
     journal = ListJournal()
     before = service_of(journal)
     register(before)

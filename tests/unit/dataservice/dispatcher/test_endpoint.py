@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 
 from dataservice.dispatcher.endpoint import DispatcherEndpoint
-from dataservice.dispatcher.plans import RowMark
 from dataservice.dispatcher.reports import ReaderReport, WorkerReport
 from dataservice.dispatcher.requests import Sync
 from dataservice.dispatcher.status_text import datasets_text, jobs_text, status_text
 from dataservice.omissions import Omitted
+from dataservice.ranges import RowMark
 from dataservice.wire import dispatcher_pb2 as pb
 from tests.unit.dataservice.dispatcher.dispatcher_services import (
     add_worker,
@@ -20,7 +20,7 @@ from tests.unit.dataservice.dispatcher.dispatcher_services import (
 )
 
 
-def test_the_endpoint_speaks_the_wire() -> None:
+def test_endpoint_serves_whole_job_by_wire_messages() -> None:
     endpoint = DispatcherEndpoint(service_of())
     dataset = pb.RegisterDatasetRequest(
         plan=b"pp", schema=b"s", cardinality=2, compression="LZ4", dataset_id="mine"
@@ -65,7 +65,7 @@ def test_the_endpoint_speaks_the_wire() -> None:
     assert endpoint.list_jobs(pb.ListJobsRequest()).json == "[]"
 
 
-def test_new_readers_are_told_the_workers_that_there_are_when_they_come() -> None:
+def test_new_reader_is_told_current_workers() -> None:
     service = service_of()
     endpoint = DispatcherEndpoint(service)
     register(service)
@@ -91,7 +91,7 @@ def test_new_readers_are_told_the_workers_that_there_are_when_they_come() -> Non
     assert opened("r5") == synced("r1") == ["w2:1"]
 
 
-def test_the_status_reads_well() -> None:
+def test_status_and_listings_are_rendered_as_text() -> None:
     endpoint = DispatcherEndpoint(service_of())
     assert "0 workers" in status_text(endpoint.get_status(pb.GetStatusRequest()).json)
     assert jobs_text(endpoint.list_jobs(pb.ListJobsRequest()).json) == "no jobs"
@@ -121,14 +121,14 @@ def test_the_status_reads_well() -> None:
     ]
 
 
-def test_datasets_whose_size_is_no_number_read_well() -> None:
+def test_dataset_listing_renders_infinite_and_unknown_cardinality() -> None:
     described = {"dataset_id": "1000", "compression": "AUTO", "plan_bytes": 1_943}
     sizes = [{**described, "cardinality": cardinality} for cardinality in (12_000, -1, -2)]
     lines = datasets_text(json.dumps(sizes)).splitlines()[1:]
     assert [line.split()[1] for line in lines] == ["12,000", "endless", "-"]
 
 
-def test_what_users_named_does_not_reach_the_terminal_raw() -> None:
+def test_control_characters_in_user_given_names_are_escaped() -> None:
     service = service_of()
     register(service)
     add_worker(service)

@@ -1,4 +1,4 @@
-"""Opening and saving plan once, outside the lock, for all requests that may wait for the plan."""
+"""Planning by the handlers of open and save: once per job, outside the lock, by few threads."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from dataservice.dispatcher.snapshot_requests import StartSnapshot
 from dataservice.errors import FailedPreconditionError, UnavailableError
 from dataservice.job_options import JobOptions
 from dataservice.ranges import Consumed, Ranges
-from dataservice.runtime.clock import ManualClock
 from dataservice.sharding import Split
 from dataservice.vocabulary import DatasetId, ShardingPolicy, SnapshotId
 from dataservice.windowing import Windows, make_windows
@@ -27,10 +26,11 @@ from tests.unit.dataservice.dispatcher.dispatcher_services import (
     plan_windows,
     register,
 )
+from tests.unit.manual_clock import ManualClock
 
 
 @pytest.mark.parametrize("datasets", [1, 4])
-def test_trainers_that_open_a_job_together_plan_once(datasets: int) -> None:
+def test_trainers_opening_job_together_plan_it_once(datasets: int) -> None:
     """Even if each trainer has registered the dataset by itself."""
     planned = []
     may_plan = threading.Event()
@@ -55,7 +55,7 @@ def test_trainers_that_open_a_job_together_plan_once(datasets: int) -> None:
     assert not service.openings._listing_limit._turns, "what is kept of a job that was planned"
 
 
-def test_snapshots_that_are_started_together_are_planned_once() -> None:
+def test_snapshots_started_together_are_planned_once() -> None:
     """Even if a client repeats its request, since listing takes so long."""
     planned = []
     may_plan = threading.Event()
@@ -107,7 +107,7 @@ def slow_service(max_planners: int) -> tuple[DispatcherService, threading.Event,
     return service, begun, may_plan
 
 
-def test_who_may_not_wait_for_a_plan_tries_again() -> None:
+def test_open_beyond_planner_limit_is_unavailable_until_planned() -> None:
     service, begun, may_plan = slow_service(max_planners=1)
     with ThreadPoolExecutor(1) as pool:
         future = pool.submit(open_reader, service, "r1")
@@ -122,7 +122,7 @@ def test_who_may_not_wait_for_a_plan_tries_again() -> None:
     assert open_reader(service, "r3", job_name="other", iteration_id="i2") == "i2", "a plan again"
 
 
-def test_who_waits_for_a_plan_makes_room_before_it_asks_again(
+def test_open_that_waited_too_long_for_plan_frees_its_place(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("dataservice.dispatcher.listing_limit.PLAN_WAIT_S", 0.01)
@@ -140,7 +140,7 @@ def test_who_waits_for_a_plan_makes_room_before_it_asks_again(
     assert open_reader(service, "r2") == "i1"
 
 
-def test_others_are_answered_while_a_late_position_is_worked_out(
+def test_windows_before_late_position_are_made_outside_the_lock(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     splits = tuple(Split(start=i, stop=i + 1, rows=1) for i in range(8))
@@ -161,7 +161,7 @@ def test_others_are_answered_while_a_late_position_is_worked_out(
     assert sum(made) <= 1
 
 
-def test_a_plan_that_cannot_be_made_is_the_readers_error() -> None:
+def test_planning_failure_is_raised_to_opening_reader() -> None:
     def failing(plan: bytes, repetition: int, _options: JobOptions) -> WindowPlan:
         raise FailedPreconditionError(f"no windows for {plan!r} {repetition}")
 

@@ -1,4 +1,4 @@
-"""How often clients have to send heartbeats, and when they count as lost."""
+"""Heartbeat intervals and time-outs of clients, by the size of the cluster."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from dataservice.dispatcher.presence import INTERVALS_PER_TIMEOUT, Presence, sha
 from dataservice.vocabulary import ReaderId, WorkerId
 
 
-def crowd(clients: int, now_s: float = 0.0) -> Presence:
+def presence_of(clients: int, now_s: float = 0.0) -> Presence:
     presence = Presence(10.0, 60.0, now_s)
     for number in range(clients):
         presence.renew_worker(WorkerId(f"w{number}"), now_s)
     return presence
 
 
-def test_deadlines_expire_only_the_silent() -> None:
+def test_only_unrenewed_deadlines_expire() -> None:
     deadlines: Deadlines[str] = Deadlines()
     for key in ("a", "b", "c"):
         deadlines.renew(key, 10.0)
@@ -34,7 +34,7 @@ def test_deadlines_expire_only_the_silent() -> None:
     assert len(deadlines) == 0
 
 
-def test_a_dropped_key_may_come_back() -> None:
+def test_dropped_deadline_can_be_renewed() -> None:
     deadlines: Deadlines[str] = Deadlines()
     deadlines.renew("a", 10.0)
     deadlines.drop("a")
@@ -46,7 +46,7 @@ def test_a_dropped_key_may_come_back() -> None:
     assert deadlines.expired(99.0) == []
 
 
-def test_a_stall_is_nobodys_fault() -> None:
+def test_renew_all_postpones_remaining_deadlines_only() -> None:
     deadlines: Deadlines[str] = Deadlines()
     deadlines.renew("a", 10.0)
     deadlines.renew("gone", 10.0)
@@ -63,7 +63,7 @@ def test_a_stall_is_nobodys_fault() -> None:
         )
     )
 )
-def test_deadlines_are_as_a_plain_table_has_them(steps: list[tuple[str, str, float]]) -> None:
+def test_deadlines_behave_like_plain_table(steps: list[tuple[str, str, float]]) -> None:
     deadlines: Deadlines[str] = Deadlines()
     now_s, table, promised = 0.0, dict[str, float](), dict[str, float]()
     for key, what, seconds in steps:
@@ -83,22 +83,22 @@ def test_deadlines_are_as_a_plain_table_has_them(steps: list[tuple[str, str, flo
         assert len(deadlines) == len(table)
 
 
-def test_small_clusters_keep_what_is_configured() -> None:
-    presence = crowd(HEARTBEATS_PER_S)
+def test_small_cluster_keeps_configured_interval_and_timeouts() -> None:
+    presence = presence_of(HEARTBEATS_PER_S)
     assert presence.interval_s == 1.0
     assert (presence.worker_timeout_s, presence.client_timeout_s) == (10.0, 60.0)
 
 
 @pytest.mark.parametrize("clients", [600, 4_000, 50_000])
-def test_all_together_stay_under_the_bound_however_many_they_are(clients: int) -> None:
-    presence = crowd(clients)
+def test_heartbeat_rate_is_bounded_for_any_number_of_clients(clients: int) -> None:
+    presence = presence_of(clients)
     assert clients / presence.interval_s == pytest.approx(HEARTBEATS_PER_S)
     assert presence.worker_timeout_s >= INTERVALS_PER_TIMEOUT * presence.interval_s
     assert presence.client_timeout_s >= INTERVALS_PER_TIMEOUT * presence.interval_s
 
 
-def test_intervals_follow_those_who_come_and_go() -> None:
-    presence = crowd(4_000)
+def test_heartbeat_interval_follows_number_of_clients() -> None:
+    presence = presence_of(4_000)
     assert presence.interval_s == pytest.approx(8.0)
     for number in range(3_000):
         presence.drop_worker(WorkerId(f"w{number}"))
@@ -106,8 +106,8 @@ def test_intervals_follow_those_who_come_and_go() -> None:
     assert presence.interval_s == pytest.approx(1_001 / HEARTBEATS_PER_S)
 
 
-def test_a_promise_to_wait_is_kept_when_the_cluster_shrinks() -> None:
-    presence = crowd(4_000)
+def test_granted_timeout_is_kept_when_cluster_shrinks() -> None:
+    presence = presence_of(4_000)
     presence.renew_worker(WorkerId("w0"), 0.0)
     for number in range(1, 4_000):
         presence.drop_worker(WorkerId(f"w{number}"))
@@ -118,7 +118,7 @@ def test_a_promise_to_wait_is_kept_when_the_cluster_shrinks() -> None:
     assert presence.take_timed_out(24.0).workers == ("w0",)
 
 
-def test_a_restarted_dispatcher_asks_for_the_same_and_blames_nobody() -> None:
+def test_restarted_dispatcher_keeps_interval_and_expires_no_worker_early() -> None:
     workers = [WorkerId(f"w{number}") for number in range(2_000)]
     readers = [ReaderId(f"r{number}") for number in range(2_000)]
     presence = Presence(10.0, 60.0, 0.0)
@@ -130,7 +130,7 @@ def test_a_restarted_dispatcher_asks_for_the_same_and_blames_nobody() -> None:
 
 
 @pytest.mark.parametrize("joined_at_once", [True, False])
-def test_those_who_come_at_once_are_spread(joined_at_once: bool) -> None:
+def test_heartbeats_of_clients_that_came_at_once_are_spread(joined_at_once: bool) -> None:
     presence = Presence(10.0, 60.0, 0.0)
     ids = [WorkerId(f"worker-{number:012x}") for number in range(4_000)]
     came_s = dict.fromkeys(ids, 100.0)
@@ -152,8 +152,8 @@ def test_those_who_come_at_once_are_spread(joined_at_once: bool) -> None:
     assert max(by_second) < 1.25 * HEARTBEATS_PER_S
 
 
-def test_one_that_keeps_to_its_moment_is_told_the_interval() -> None:
-    presence = crowd(4_000)
+def test_punctual_client_is_told_exact_interval() -> None:
+    presence = presence_of(4_000)
     now_s = 5.0
     now_s += presence.least_silence_s("w7", now_s)
     for _ in range(3):
@@ -163,23 +163,23 @@ def test_one_that_keeps_to_its_moment_is_told_the_interval() -> None:
         now_s += told_s + 0.002
 
 
-def test_nobody_has_to_be_silent_where_nobody_is() -> None:
+def test_least_silence_without_clients_is_zero() -> None:
     assert Presence(10.0, 60.0, 0.0).least_silence_s("w0", 5.0) == 0.0
 
 
 @given(st.text())
-def test_a_share_is_a_part_of_one(client_id: str) -> None:
+def test_share_of_client_lies_between_zero_and_one(client_id: str) -> None:
     assert 0.0 <= share_of(client_id) < 1.0
 
 
-def test_a_dispatcher_that_stood_still_blames_nobody() -> None:
-    presence = crowd(3)
+def test_no_client_times_out_after_dispatcher_stood_still() -> None:
+    presence = presence_of(3)
     silent = presence.take_timed_out(100.0)
     assert silent == ((), (), 100.0)
     assert presence.take_timed_out(101.0).stood_still_s == 0.0
 
 
-def test_nobody_is_silent_while_the_dispatcher_stands_still_however_short_that_is() -> None:
+def test_no_client_times_out_by_repeated_short_stalls_of_dispatcher() -> None:
     presence = Presence(1.5, 60.0, 0.0, heartbeats_per_s=float("inf"))
     presence.renew_worker("w", 0.0)
     now_s = 0.0
@@ -194,7 +194,7 @@ def test_nobody_is_silent_while_the_dispatcher_stands_still_however_short_that_i
     assert gone == ["w"]
 
 
-def test_readers_speak_less_often_when_asked_to_and_never_more_often_than_their_own() -> None:
+def test_reader_follows_longer_interval_but_none_shorter_than_its_own() -> None:
     pacing = Pacing(1.0, 0.0)
     pacing.record_interval(8.0)
     assert pacing.due_s(urgent=False, idle=False, has_unreported=False) == 8.0
@@ -204,7 +204,7 @@ def test_readers_speak_less_often_when_asked_to_and_never_more_often_than_their_
     assert pacing.due_s(urgent=False, idle=False, has_unreported=False) == 1.0
 
 
-def test_consumers_of_rounds_speak_less_often_when_asked_to() -> None:
+def test_round_consumer_follows_longer_interval() -> None:
     pacing = RoundPacing(1.0, 0.0)
     pacing.record_call(0.0, progress=True)
     pacing.record_interval(8.0)

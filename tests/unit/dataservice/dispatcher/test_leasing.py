@@ -20,7 +20,7 @@ from dataservice.dispatcher import decide, leasing, opening, quarantine
 from dataservice.dispatcher import events as ev
 from dataservice.dispatcher.invariants import check_invariants
 from dataservice.dispatcher.journal_frames import decode_frame, encode_frame
-from dataservice.dispatcher.plans import RowMark, WindowPlan
+from dataservice.dispatcher.plans import WindowPlan
 from dataservice.dispatcher.requests import (
     Decision,
     LeaseAnswer,
@@ -32,6 +32,7 @@ from dataservice.dispatcher.requests import (
 )
 from dataservice.dispatcher.state import DispatcherState
 from dataservice.errors import NotFoundError
+from dataservice.ranges import RowMark
 from dataservice.sharding import Split
 from dataservice.vocabulary import ShardingPolicy
 from tests.unit.dataservice.dispatcher.dispatcher_facts import compacted
@@ -385,14 +386,14 @@ def play(seed: int, steps: int) -> Cluster:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_every_row_exactly_once_whatever_dies(seed: int) -> None:
+def test_rows_are_delivered_exactly_once_under_random_failures(seed: int) -> None:
     cluster = play(seed, steps=150)
     cluster.play_to_the_end()
     cluster.check_exactly_once()
     cluster.restart_dispatcher()
 
 
-def test_the_model_would_notice_a_row_delivered_twice() -> None:
+def test_exactly_once_check_notices_row_delivered_twice() -> None:
     cluster = Cluster(windows=1)
     cluster.add_reader()
     cluster.play_to_the_end()

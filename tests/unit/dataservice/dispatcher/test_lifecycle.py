@@ -1,4 +1,4 @@
-"""How repetitions and jobs end, what the state keeps of them, and who may read them again."""
+"""Ends of repetitions and jobs: history, readers refused or given a notice, and collection."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from dataservice.dispatcher import decide, leasing, lifecycle, opening
 from dataservice.dispatcher.compaction import facts_of
-from dataservice.dispatcher.history import ENDINGS_KEPT, JobHistory, merged
+from dataservice.dispatcher.history import ENDINGS_KEPT, JobHistory
 from dataservice.dispatcher.invariants import check_invariants
 from dataservice.dispatcher.journal_frames import decode_frame, encode_frame
-from dataservice.dispatcher.plans import RowMark, WindowPlan
+from dataservice.dispatcher.plans import WindowPlan
 from dataservice.dispatcher.requests import (
     Decision,
     LeaseWindows,
@@ -26,7 +26,7 @@ from dataservice.dispatcher.requests import (
 from dataservice.dispatcher.resumption import SavedPosition
 from dataservice.dispatcher.state import DispatcherState
 from dataservice.errors import FailedPreconditionError
-from dataservice.ranges import Consumed, Ranges
+from dataservice.ranges import Consumed, Ranges, RowMark
 from dataservice.sharding import Split
 from dataservice.vocabulary import ShardingPolicy
 from tests.unit.dataservice.dispatcher.dispatcher_facts import compacted
@@ -126,7 +126,7 @@ def cluster() -> Iterator[Cluster]:
     assert compacted(made.state) == made.state
 
 
-def test_a_finished_repetition_shrinks_to_an_entry_once_nobody_reads_it(cluster: Cluster) -> None:
+def test_finished_repetition_shrinks_to_history_entry_once_unread(cluster: Cluster) -> None:
     answer = cluster.open("r1")
     cluster.open("r2", pid=2)
     cluster.read("r1", answer.iteration_id)
@@ -142,7 +142,9 @@ def test_a_finished_repetition_shrinks_to_an_entry_once_nobody_reads_it(cluster:
 
 
 @pytest.mark.parametrize("epochs", [1, 2])
-def test_a_new_run_learns_who_read_the_repetition(cluster: Cluster, epochs: int) -> None:
+def test_new_run_of_read_repetition_is_refused_naming_its_readers(
+    cluster: Cluster, epochs: int
+) -> None:
     cluster.epoch("r1", 0)
     if epochs == 2:
         cluster.epoch("r2", 1)
@@ -159,7 +161,7 @@ def test_a_new_run_learns_who_read_the_repetition(cluster: Cluster, epochs: int)
     assert len(cluster.state.iterations) == 1
 
 
-def test_a_late_joiner_of_a_run_gets_a_plain_end(cluster: Cluster) -> None:
+def test_late_reader_of_same_run_gets_end_without_notice(cluster: Cluster) -> None:
     for repetition in range(2):
         cluster.epoch(f"r{repetition}", repetition)
     cluster.open("r2", 2)
@@ -178,13 +180,13 @@ def test_a_late_joiner_of_a_run_gets_a_plain_end(cluster: Cluster) -> None:
     assert job.history.endings[0] == ("process 1 on host",), "who read it stays known"
 
 
-def test_a_program_that_was_there_in_time_is_no_new_run(cluster: Cluster) -> None:
+def test_program_started_before_end_of_repetition_gets_end_with_notice(cluster: Cluster) -> None:
     cluster.epoch("r1", 0)
     late = cluster.open("r2", 0, pid=2, started_s=900.0)
     assert "was read to its end by process 1 on host while this program was running" in late.notice
 
 
-def test_a_dataset_that_was_there_while_its_program_read_the_job_is_no_new_run(
+def test_dataset_made_before_end_of_repetition_gets_end_with_notice(
     cluster: Cluster,
 ) -> None:
     made_s = cluster.now_s
@@ -196,14 +198,14 @@ def test_a_dataset_that_was_there_while_its_program_read_the_job_is_no_new_run(
         cluster.open("r3", 0, made_s=cluster.now_s)
 
 
-def test_who_comes_to_go_back_to_a_position_is_not_told_of_an_end(cluster: Cluster) -> None:
+def test_restoring_reader_joins_ended_repetition_without_notice(cluster: Cluster) -> None:
     cluster.epoch("r1", 0)
     cluster.now_s += 100.0
     asking = cluster.open("r2", 0, pid=2, started_s=cluster.now_s, restores=True)
     assert (asking.notice, asking.iteration_id) == ("", "iteration-r1")
 
 
-def test_a_repetition_that_others_left_unfinished_goes_on_with_a_word(cluster: Cluster) -> None:
+def test_unfinished_repetition_continues_with_notice(cluster: Cluster) -> None:
     first = cluster.open("r1")
     cluster.read("r1", first.iteration_id, final=False)
     cluster.leave("r1")
@@ -213,7 +215,7 @@ def test_a_repetition_that_others_left_unfinished_goes_on_with_a_word(cluster: C
     assert cluster.open("r3", pid=3).notice == "", "with others, that is how jobs are shared"
 
 
-def test_rows_that_left_with_a_reader_that_gets_none_twice_are_worth_a_word() -> None:
+def test_at_most_once_rows_leased_to_departed_reader_cause_notice() -> None:
     cluster = Cluster()
     first = cluster.open("r1", delivery="at_most_once", plan=TWO_WINDOWS)
     cluster.lease("r1", first.iteration_id, count=1)
@@ -222,9 +224,7 @@ def test_rows_that_left_with_a_reader_that_gets_none_twice_are_worth_a_word() ->
 
 
 @pytest.mark.parametrize("resumed", [False, True])
-def test_a_repetition_of_which_nothing_was_consumed_needs_no_word(
-    cluster: Cluster, resumed: bool
-) -> None:
+def test_unconsumed_repetition_continues_without_notice(cluster: Cluster, resumed: bool) -> None:
     loaded = SavedPosition(
         consumed=Consumed(Ranges([(0, 1)])), origins=("r0",), peers=("r0",), division=""
     )
@@ -235,7 +235,7 @@ def test_a_repetition_of_which_nothing_was_consumed_needs_no_word(
     assert second.notice == ""
 
 
-def test_the_next_repetition_needs_no_word(cluster: Cluster) -> None:
+def test_next_repetition_opens_without_notice(cluster: Cluster) -> None:
     for repetition in range(3):
         answer = cluster.open(f"r{repetition}", repetition)
         assert answer.notice == ""
@@ -243,20 +243,20 @@ def test_the_next_repetition_needs_no_word(cluster: Cluster) -> None:
         cluster.leave(f"r{repetition}")
 
 
-def test_a_retry_of_an_opening_is_not_judged_again(cluster: Cluster) -> None:
+def test_repeated_open_of_finished_repetition_is_not_refused(cluster: Cluster) -> None:
     answer = cluster.open("r1")
     cluster.read("r1", answer.iteration_id)
     assert cluster.open("r1").iteration_id == answer.iteration_id
 
 
-def test_thousands_of_repetitions_are_remembered_in_little_space() -> None:
+def test_history_of_thousands_of_repetitions_stays_small() -> None:
     cluster = Cluster(thorough=False)
     for repetition in range(3_000):
         cluster.epoch(f"r{repetition}", repetition)
     (job,) = cluster.state.jobs.values()
     assert list(job.iterations) == [2_999]
     assert len(job.history.endings) == ENDINGS_KEPT
-    assert job.history.older == [(0, 2_999 - ENDINGS_KEPT)]
+    assert job.history.older.pairs() == ((0, 2_999 - ENDINGS_KEPT),)
     assert job.history.count() == 2_999
     assert compacted(cluster.state) == cluster.state
     cluster.state.departed.clear()
@@ -266,7 +266,9 @@ def test_thousands_of_repetitions_are_remembered_in_little_space() -> None:
 
 
 @pytest.mark.parametrize("policy", [ShardingPolicy.OFF, ShardingPolicy.DYNAMIC])
-def test_only_what_nobody_reads_is_collected(cluster: Cluster, policy: ShardingPolicy) -> None:
+def test_only_unread_iterations_and_jobs_are_collected(
+    cluster: Cluster, policy: ShardingPolicy
+) -> None:
     answer = cluster.open("r1", policy=policy)
     assert lifecycle.collect_iteration(cluster.state, answer.iteration_id) == Decision(())
     assert lifecycle.collect_job(cluster.state, answer.job_id) == Decision(())
@@ -282,7 +284,7 @@ def test_only_what_nobody_reads_is_collected(cluster: Cluster, policy: ShardingP
     assert lifecycle.collect_job(cluster.state, answer.job_id) == Decision(())
 
 
-def test_a_collector_waits_from_when_it_first_saw_that_nobody_reads() -> None:
+def test_collector_waits_from_its_first_sight_of_unread_iteration() -> None:
     cluster = Cluster()
     job = cluster.open("r1").job_id
     collector = lifecycle.Collector(5.0, 2.0, 0.0)
@@ -300,7 +302,7 @@ def test_a_collector_waits_from_when_it_first_saw_that_nobody_reads() -> None:
     assert never.due(cluster.state, 1e9) == ((), ())
 
 
-def test_a_private_job_goes_with_its_reader(cluster: Cluster) -> None:
+def test_anonymous_job_is_removed_when_its_reader_is_lost_or_leaves(cluster: Cluster) -> None:
     for end in (decide.lose_reader, None):
         cluster.open("r1" if end else "r2", name=None)
         if end is None:
@@ -311,11 +313,10 @@ def test_a_private_job_goes_with_its_reader(cluster: Cluster) -> None:
 
 
 @given(st.lists(st.integers(0, 60), max_size=150))
-def test_an_ended_repetition_stays_ended(repetitions: list[int]) -> None:
+def test_ended_repetition_stays_ended_in_history(repetitions: list[int]) -> None:
     history = JobHistory()
     for repetition in repetitions:
         history.record_end(repetition, ())
     assert {r for r in range(70) if history.has_ended(r)} == set(repetitions)
     assert history.count() == len(set(repetitions))
-    assert history.older == merged(history.older)
     assert len(history.endings) <= ENDINGS_KEPT

@@ -1,4 +1,4 @@
-"""How many polls may wait for windows at once, and when those without a slot come again."""
+"""Slots of long polls: how many may wait at once, and the pause of polls without a slot."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from dataservice.dispatcher.long_polls import LongPolls
 
 
-def test_so_many_may_wait_and_no_more() -> None:
+def test_slots_are_limited_and_free_again_when_left() -> None:
     long_polls = LongPolls(2, 100.0)
     with long_polls.slot() as first, long_polls.slot() as second, long_polls.slot() as third:
         assert first.take()
@@ -22,26 +22,26 @@ def test_so_many_may_wait_and_no_more() -> None:
     assert long_polls.taken == 0
 
 
-def test_a_seat_is_given_back_whatever_ends_the_wait() -> None:
+def test_slot_is_freed_when_wait_raises() -> None:
     long_polls = LongPolls(1, 100.0)
     with pytest.raises(ZeroDivisionError), long_polls.slot() as slot:
         assert slot.take() / 0
     assert long_polls.taken == 0
 
 
-def test_who_does_not_wait_takes_no_seat() -> None:
+def test_poll_that_does_not_wait_takes_no_slot() -> None:
     long_polls = LongPolls(1, 100.0)
     with long_polls.slot():
         assert long_polls.taken == 0
     assert long_polls.taken == 0
 
 
-def test_one_who_finds_no_seat_does_not_come_again_at_once() -> None:
+def test_poll_without_slot_pauses_before_next_attempt() -> None:
     assert LongPolls(0, 100.0).pause_s(1_000.0) == 0.5
 
 
 @pytest.mark.parametrize("polls", [100, 1_000, 2_500])
-def test_however_many_are_sent_away_so_many_come_again_in_a_second(polls: int) -> None:
+def test_polls_without_slot_return_at_bounded_rate(polls: int) -> None:
     long_polls, due_s, seen = LongPolls(0, 100.0), [0.0] * polls, []
     while len(seen) < 20 * polls:
         now_s = due_s[0]
@@ -53,14 +53,14 @@ def test_however_many_are_sent_away_so_many_come_again_in_a_second(polls: int) -
     assert min(gaps) == pytest.approx(0.01), "one after the other"
 
 
-def test_nobody_is_sent_away_for_long_however_many_there_are() -> None:
+def test_pause_of_poll_without_slot_is_bounded() -> None:
     long_polls = LongPolls(0, 100.0)
     pauses_s = [long_polls.pause_s(0.0) for _ in range(10_000)]
     assert max(pauses_s) <= 30.0
     assert min(pauses_s) >= 0.5
 
 
-def test_a_rush_that_is_over_is_forgotten() -> None:
+def test_pause_is_minimal_again_after_rush_of_polls() -> None:
     long_polls = LongPolls(0, 100.0)
     for _ in range(2_000):
         long_polls.pause_s(0.0)

@@ -8,11 +8,11 @@ import pytest
 
 from dataservice.dispatcher import decide, leasing, opening, ordering
 from dataservice.dispatcher import events as ev
-from dataservice.dispatcher.plans import RowMark
 from dataservice.dispatcher.requests import LeaseWindows, RegisterDataset, Sync
 from dataservice.dispatcher.state import DispatcherState
 from dataservice.errors import FailedPreconditionError
 from dataservice.job_options import JobOptions
+from dataservice.ranges import RowMark
 from tests.unit.dataservice.dispatcher.dispatcher_facts import OPEN, commit, plan_of
 
 WINDOWS = 100
@@ -42,12 +42,12 @@ def lease(state: DispatcherState, worker: str, count: int = 50) -> tuple[int, ..
     return tuple(item.window_index for item in answer.leases)
 
 
-def test_neighbouring_windows_are_with_different_workers() -> None:
+def test_ordered_leases_are_spread_over_workers_in_small_grants() -> None:
     state = ordered_state()
     assert [lease(state, "w0"), lease(state, "w1"), lease(state, "w0", 1)] == [(0, 1), (2, 3), (4,)]
 
 
-def test_leases_do_not_run_ahead_of_what_is_done() -> None:
+def test_ordered_leases_stay_within_lookahead_of_first_unfinished_window() -> None:
     state = ordered_state()
     leased: list[int] = []
     while more := lease(state, "w0"):
@@ -61,7 +61,7 @@ def test_leases_do_not_run_ahead_of_what_is_done() -> None:
     assert lease(state, "w1") == (16, 17)
 
 
-def test_what_was_given_back_is_leased_however_far_ahead_others_are() -> None:
+def test_window_given_back_is_leased_despite_exhausted_lookahead() -> None:
     state = ordered_state()
     while lease(state, "w0"):
         pass
@@ -71,7 +71,7 @@ def test_what_was_given_back_is_leased_however_far_ahead_others_are() -> None:
     assert lease(state, "w1") == (0,)
 
 
-def test_a_sequence_has_one_reader() -> None:
+def test_ordered_iteration_has_one_reader() -> None:
     state = ordered_state()
     open_(state, "r")
     with pytest.raises(FailedPreconditionError, match=r"in order .* by r, and a sequence has one"):

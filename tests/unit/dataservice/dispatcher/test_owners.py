@@ -1,4 +1,4 @@
-"""Readers with an owner: their windows wait a limited time for its word, even over a restart."""
+"""Readers with an owner: their windows wait a limited time for its report, also over a restart."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ import logging
 import pytest
 
 from dataservice.dispatcher.invariants import check_invariants
-from dataservice.dispatcher.plans import RowMark
 from dataservice.dispatcher.requests import LeaseWindows
 from dataservice.dispatcher.service import DispatcherService
 from dataservice.errors import FailedPreconditionError
-from dataservice.runtime.clock import ManualClock
+from dataservice.ranges import RowMark
 from tests.unit.dataservice.dispatcher.dispatcher_services import (
     ListJournal,
     add_worker,
@@ -20,6 +19,7 @@ from tests.unit.dataservice.dispatcher.dispatcher_services import (
     service_of,
     sync,
 )
+from tests.unit.manual_clock import ManualClock
 
 TIMES = {"client_timeout_s": 10.0, "worker_timeout_s": 1_000.0, "owner_timeout_s": 30.0}
 
@@ -29,7 +29,7 @@ def lease(service: DispatcherService, reader: str) -> list[tuple[int, int]]:
     return [(each.window_index, each.start_row) for each in service.lease_windows(request).leases]
 
 
-def begun(journal: ListJournal, clock: ManualClock) -> DispatcherService:
+def service_with_readers(journal: ListJournal, clock: ManualClock) -> DispatcherService:
     """Returns a service: reader r1 of owner "t" holds all windows, r2 without an owner none."""
     service = service_of(journal, clock, **TIMES)
     register(service)
@@ -48,9 +48,9 @@ def pass_time(service: DispatcherService, clock: ManualClock, seconds: int) -> N
         service.tick()
 
 
-def test_windows_wait_for_the_word_of_the_owner() -> None:
+def test_windows_of_lost_reader_wait_for_report_of_its_owner() -> None:
     clock = ManualClock()
-    service = begun(ListJournal(), clock)
+    service = service_with_readers(ListJournal(), clock)
     sync(service, "r1", consumed=(RowMark(0, 0, 1, True),))
     pass_time(service, clock, 20)
     assert lease(service, "r2") == []
@@ -63,11 +63,11 @@ def test_windows_wait_for_the_word_of_the_owner() -> None:
     assert service.owners.release("t", {}) == 0
 
 
-def test_an_owner_that_stays_silent_is_not_waited_for_for_ever(
+def test_silent_owner_times_out_with_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     clock = ManualClock()
-    service = begun(ListJournal(), clock)
+    service = service_with_readers(ListJournal(), clock)
     pass_time(service, clock, 39)
     assert lease(service, "r2") == []
     with caplog.at_level(logging.WARNING):
@@ -76,18 +76,18 @@ def test_an_owner_that_stays_silent_is_not_waited_for_for_ever(
     assert lease(service, "r2")
 
 
-def test_a_reader_that_is_heard_of_again_goes_on() -> None:
+def test_owned_reader_heard_again_keeps_its_windows() -> None:
     clock = ManualClock()
-    service = begun(ListJournal(), clock)
+    service = service_with_readers(ListJournal(), clock)
     for _ in range(5):
         pass_time(service, clock, 20)
         sync(service, "r1")
     assert lease(service, "r2") == []
 
 
-def test_owners_survive_a_restart_and_a_shortened_journal() -> None:
+def test_owners_survive_restart_from_compacted_journal() -> None:
     clock, journal = ManualClock(), ListJournal()
-    before = begun(journal, clock)
+    before = service_with_readers(journal, clock)
     before._store._shorten_at = 0
     pass_time(before, clock, 1)
     after = service_of(ListJournal(journal.frames), clock, **TIMES)
@@ -97,15 +97,15 @@ def test_owners_survive_a_restart_and_a_shortened_journal() -> None:
     assert after.owners.release("t", {}) == 1
 
 
-def test_readers_of_nobody_are_nobodys() -> None:
-    service = begun(ListJournal(), ManualClock())
+def test_release_of_empty_owner_spares_readers_without_owner() -> None:
+    service = service_with_readers(ListJournal(), ManualClock())
     assert service.owners.release("", {}) == 0
     sync(service, "r2")
 
 
-def test_a_released_owner_opens_no_reader_any_more_not_even_after_a_restart() -> None:
+def test_released_owner_can_open_no_reader_even_after_restart() -> None:
     clock, journal = ManualClock(), ListJournal()
-    service = begun(journal, clock)
+    service = service_with_readers(journal, clock)
     # Nothing is known of "u" yet: its reader's request is on its way.
     assert [service.owners.release(owner, {}) for owner in ("t", "u", "u")] == [1, 0, 0]
     service._store._shorten_at = 0
@@ -119,9 +119,9 @@ def test_a_released_owner_opens_no_reader_any_more_not_even_after_a_restart() ->
     assert lease(after, "r3")
 
 
-def test_released_owners_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kept_released_owners_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dataservice.dispatcher.state.RELEASED_OWNERS_KEPT", 2)
-    service = begun(ListJournal(), ManualClock())
+    service = service_with_readers(ListJournal(), ManualClock())
     for owner in ("a", "b", "c"):
         service.owners.release(owner, {})
     assert list(service._state.released_owners) == ["b", "c"]

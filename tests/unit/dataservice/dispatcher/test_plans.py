@@ -28,12 +28,12 @@ def plan(**fields: object) -> WindowPlan:
     return WindowPlan(**{"splits": SPLITS, "target_rows": 5, "target_bytes": 400_000, **fields})  # type: ignore[arg-type]
 
 
-def test_a_plan_is_read_as_it_was_written() -> None:
+def test_window_plan_survives_json() -> None:
     written = json.loads(json.dumps(plan_to_json(plan(shuffle_seed=3, rounds=None, tail_rows=2))))
     assert plan_from_json(written) == plan(shuffle_seed=3, rounds=None, tail_rows=2)
 
 
-def test_plans_of_older_journals_are_read() -> None:
+def test_plan_of_older_journal_is_read() -> None:
     written = {
         "files": [["a.csv", 7, "v"]],
         "splits": [[0, 0, [1, 2], 0, 4, 4]],
@@ -48,7 +48,7 @@ def test_plans_of_older_journals_are_read() -> None:
 
 
 @pytest.mark.parametrize("seed", [None, 3])
-def test_working_ahead_changes_nothing(seed: int | None) -> None:
+def test_prepared_plan_equals_unprepared_plan(seed: int | None) -> None:
     ready = plan(shuffle_seed=seed, rounds=3).prepare(1)
     fresh = plan(shuffle_seed=seed, rounds=3)
     assert ready == fresh
@@ -58,12 +58,12 @@ def test_working_ahead_changes_nothing(seed: int | None) -> None:
     assert plan_to_json(ready) == plan_to_json(fresh)
 
 
-def test_rounds_in_the_same_order_share_their_windows() -> None:
+def test_unshuffled_rounds_share_their_windows() -> None:
     still = plan(rounds=3)
     assert still.windows_of(0) is still.windows_of(2)
 
 
-def test_the_division_does_not_tell_when_files_changed() -> None:
+def test_division_ignores_file_versions_but_not_paths() -> None:
     touched = tuple(Split(path=s.path, size_bytes=10, version="new") for s in SPLITS)
     other = (*touched[:-1], Split(path="x.csv", size_bytes=11))
     assert with_division(plan()).division == with_division(plan(splits=touched)).division
@@ -71,7 +71,9 @@ def test_the_division_does_not_tell_when_files_changed() -> None:
 
 
 @pytest.mark.parametrize("fields", [{"shuffle_seed": 3}, {"shuffle_seed": 3, "rounds": 40}, {}])
-def test_readings_that_are_done_are_passed_without_their_windows(fields: dict[str, object]) -> None:
+def test_resume_skips_consumed_rounds_without_making_their_windows(
+    fields: dict[str, object],
+) -> None:
     fields = {"rounds": None, **fields}
     consumed = Consumed(Ranges([(0, 300), (302, 303)]), {301: 2})
     prepared = plan(**fields).prepare_resume(consumed.end())
@@ -88,7 +90,7 @@ def test_readings_that_are_done_are_passed_without_their_windows(fields: dict[st
     assert table.locate(300) == whole.locate(300)
 
 
-def test_all_readings_may_be_done() -> None:
+def test_resume_after_all_rounds_is_finished() -> None:
     twice = plan(shuffle_seed=3, rounds=2)
     table = WindowTable(twice)
     table.resume(Consumed(Ranges([(0, twice.count_of(0) + twice.count_of(1))])))

@@ -1,4 +1,4 @@
-"""Saved positions at the dispatcher: their base, their loading, and who has to join for it."""
+"""Saved positions at the dispatcher: their base, loading them, and the peers that must join."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dataservice.dispatcher.images import image_of
 from dataservice.dispatcher.images import table_of as table_from
 from dataservice.dispatcher.invariants import check_invariants, check_windows
 from dataservice.dispatcher.journal_frames import decode_frame, encode_frame
-from dataservice.dispatcher.plans import RowMark, WindowPlan, with_division
+from dataservice.dispatcher.plans import WindowPlan, with_division
 from dataservice.dispatcher.requests import LeaseWindows, OpenIteration, RegisterDataset, Sync
 from dataservice.dispatcher.resumption import SavedPosition
 from dataservice.dispatcher.state import DispatcherState
@@ -26,7 +26,7 @@ from dataservice.errors import (
     UnavailableError,
     UnimplementedError,
 )
-from dataservice.ranges import Consumed, Ranges
+from dataservice.ranges import Consumed, Ranges, RowMark
 from dataservice.sharding import Split
 from dataservice.vocabulary import ANY_DIVISION, ShardingPolicy
 from tests.unit.dataservice.dispatcher.dispatcher_facts import compacted
@@ -113,7 +113,7 @@ def rows_of(consumed: Consumed) -> dict[int, int]:
 
 
 @given(STEPS)
-def test_base_and_what_live_readers_used_is_all_that_was_used(
+def test_base_merged_with_live_readers_equals_all_rows_used(
     steps: list[tuple[str, int, int]],
 ) -> None:
     model = Model()
@@ -156,7 +156,7 @@ def _due_in_model(used: dict[int, int]) -> dict[int, int]:
     return {index: used.get(index, 0) for index in range(9) if used.get(index, 0) != DONE}
 
 
-def test_memory_of_who_finished_what_ends_with_the_round() -> None:
+def test_windows_finished_by_reader_are_forgotten_with_their_round() -> None:
     table = WindowTable(plan_of(2, rounds=None))
     for reader in ("a", "b"):
         table.add_reader(reader)
@@ -169,7 +169,7 @@ def test_memory_of_who_finished_what_ends_with_the_round() -> None:
     assert table.base() == Consumed(Ranges([(0, 100)]))
 
 
-def test_the_division_ignores_when_files_changed_but_not_their_order() -> None:
+def test_division_ignores_file_versions_but_not_windows_or_rounds() -> None:
     assert plan_of(3).division == plan_of(3, version="2").division
     assert plan_of(3).division != plan_of(4).division
     assert plan_of(3).division != plan_of(3, rounds=2).division
@@ -259,21 +259,21 @@ def awaited(state: DispatcherState, reader: str) -> tuple[str, ...]:
     return answer.awaited
 
 
-def test_a_private_job_goes_on_where_its_reader_was() -> None:
+def test_anonymous_job_resumes_at_loaded_position() -> None:
     state = state_with_dataset()
     open_(state, "new", saved("old", done=1, rows={1: 3, 3: 2}), name=None)
     assert lease(state, "new", 1) == [(1, 3)]
     assert {*lease(state, "new"), *lease(state, "new"), *lease(state, "new")} == {(2, 0), (3, 2)}
 
 
-def test_a_finished_position_is_a_finished_iteration() -> None:
+def test_loaded_finished_position_finishes_iteration() -> None:
     state = state_with_dataset()
     open_(state, "new", saved("old", done=4), name=None)
     assert state.iterations["i-new"].finished
     assert lease(state, "new") == []
 
 
-def test_nothing_is_leased_before_all_positions_are_there() -> None:
+def test_no_window_is_leased_before_positions_of_all_peers_are_loaded() -> None:
     state = state_with_dataset()
     open_(state, "a2", saved("a", peers=("a", "b"), done=1))
     assert lease(state, "a2") == []
@@ -285,13 +285,13 @@ def test_nothing_is_leased_before_all_positions_are_there() -> None:
     assert lease(state, "b2", 1) == [(1, 2)]
 
 
-def test_a_merged_position_stands_for_all() -> None:
+def test_merged_position_stands_for_all_its_origins() -> None:
     state = state_with_dataset()
     open_(state, "c", saved("a", "b", done=2))
     assert lease(state, "c", 1) == [(2, 0)]
 
 
-def test_an_iteration_of_an_earlier_life_gives_way() -> None:
+def test_loaded_position_replaces_unread_iteration_of_earlier_run() -> None:
     state = state_with_dataset()
     open_(state, "old")
     lease(state, "old")
@@ -303,7 +303,7 @@ def test_an_iteration_of_an_earlier_life_gives_way() -> None:
     assert lease(state, "new", 1) == [(1, 0)], "what came after the position comes again"
 
 
-def test_one_that_is_read_does_not() -> None:
+def test_loaded_position_does_not_replace_iteration_being_read() -> None:
     state = state_with_dataset()
     open_(state, "old")
     lease(state, "old")
@@ -312,7 +312,7 @@ def test_one_that_is_read_does_not() -> None:
         open_(state, "new", saved("old", done=1))
 
 
-def test_one_that_nobody_used_does_although_readers_wait() -> None:
+def test_loaded_position_replaces_unused_iteration_despite_waiting_readers() -> None:
     state = state_with_dataset()
     open_(state, "a2")
     open_(state, "b2")
@@ -324,7 +324,7 @@ def test_one_that_nobody_used_does_although_readers_wait() -> None:
     assert lease(state, "b3", 1) == [(1, 0)]
 
 
-def test_other_repetitions_that_are_read_keep_the_job() -> None:
+def test_loaded_position_keeps_other_repetitions_of_job() -> None:
     state = state_with_dataset()
     open_(state, "other", repetition=1)
     open_(state, "old")
@@ -333,7 +333,7 @@ def test_other_repetitions_that_are_read_keep_the_job() -> None:
     assert "loaded a saved position" in state.departed["old"]
 
 
-def test_a_position_counts_once() -> None:
+def test_position_of_each_origin_is_loaded_once() -> None:
     state = state_with_dataset()
     open_(state, "a2", saved("a", peers=("a", "b"), done=1))
     with pytest.raises(UnavailableError, match="still read by a2"):
@@ -353,21 +353,21 @@ def test_a_position_counts_once() -> None:
         open_(state, "d2", saved("a", "d"))
 
 
-def test_a_position_in_other_data_is_refused() -> None:
+def test_position_of_other_division_is_refused() -> None:
     state = state_with_dataset()
     with pytest.raises(InvalidArgumentError, match="counts other windows"):
         open_(state, "new", saved("old", done=1), plan=plan_of(5))
     assert not state.jobs
 
 
-def test_a_position_that_counts_nothing_fits_all_data() -> None:
+def test_empty_position_fits_any_division() -> None:
     state = state_with_dataset()
     beginning = replace(saved("old"), division=ANY_DIVISION)
     open_(state, "new", beginning, plan=plan_of(5))
     assert lease(state, "new", 1) == [(0, 0)]
 
 
-def test_an_ended_repetition_that_was_called_to_mind_gives_way() -> None:
+def test_loaded_position_replaces_recalled_ended_repetition() -> None:
     state = state_with_dataset()
     for repetition, reader in enumerate(("a", "b")):
         open_(state, reader, repetition=repetition)
@@ -385,7 +385,7 @@ def test_an_ended_repetition_that_was_called_to_mind_gives_way() -> None:
     assert lease(state, "new", 1) == [(0, 0)]
 
 
-def test_only_windows_have_positions() -> None:
+def test_positions_without_windows_are_unimplemented() -> None:
     state = state_with_dataset()
     with pytest.raises(UnimplementedError, match=r"under ShardingPolicy\.OFF"):
         open_(state, "new", saved("old", done=1), policy=ShardingPolicy.OFF)
@@ -394,7 +394,7 @@ def test_only_windows_have_positions() -> None:
         positions.describe(state.iterations["i-off"])
 
 
-def test_a_reader_learns_what_was_used_by_others_that_are_gone() -> None:
+def test_position_base_has_rows_used_by_departed_readers() -> None:
     state = state_with_dataset()
     for reader in ("a", "b", "c"):
         open_(state, reader)

@@ -1,4 +1,4 @@
-"""Windows that kill workers: which are suspected, who runs them, and when they are given up."""
+"""Quarantine of windows that kill workers: accusation, suspicion, acquittal, giving them up."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataservice.dispatcher import events as ev
 from dataservice.dispatcher.invariants import check_invariants
 from dataservice.dispatcher.journal_frames import decode_frame, encode_frame
 from dataservice.dispatcher.leasing import answer_sync, give_back, lease_windows, sync
-from dataservice.dispatcher.plans import RowMark, WindowPlan
+from dataservice.dispatcher.plans import WindowPlan
 from dataservice.dispatcher.requests import (
     ALL_WINDOWS,
     Decision,
@@ -23,6 +23,7 @@ from dataservice.dispatcher.state import DispatcherState
 from dataservice.dispatcher.suspicion import MAX_DEATHS
 from dataservice.dispatcher.windows import WindowTable
 from dataservice.errors import DataLossError
+from dataservice.ranges import RowMark
 from dataservice.sharding import Split
 from dataservice.vocabulary import ShardingPolicy
 from dataservice.wire import dispatcher_pb2 as pb
@@ -123,7 +124,7 @@ class Cluster:
         self.commit(sync(self.state, Sync(reader_id="r1", iteration_id="i", consumed=marks)))
 
 
-def test_three_deaths_and_a_window_is_given_up_while_its_companions_go_on() -> None:
+def test_window_is_quarantined_after_three_deaths_and_others_continue() -> None:
     cluster = Cluster(6)
     for _ in range(2):
         worker = cluster.add_worker()
@@ -150,7 +151,7 @@ def test_three_deaths_and_a_window_is_given_up_while_its_companions_go_on() -> N
     assert [entry.window for entry in answer.quarantined] == [1]
 
 
-def test_a_suspect_waits_until_its_stream_is_empty() -> None:
+def test_suspected_window_is_leased_only_to_idle_worker() -> None:
     cluster = Cluster(3)
     for _ in range(2):
         worker = cluster.add_worker()
@@ -166,7 +167,7 @@ def test_a_suspect_waits_until_its_stream_is_empty() -> None:
     assert cluster.lease(second) == [0]
 
 
-def test_who_leaves_or_is_heard_of_was_not_killed() -> None:
+def test_worker_that_leaves_or_is_heard_again_does_not_count_as_killed() -> None:
     cluster = Cluster(1)
     for _ in range(5):
         worker = cluster.add_worker()
@@ -183,7 +184,7 @@ def test_who_leaves_or_is_heard_of_was_not_killed() -> None:
     assert not cluster.table.quarantined
 
 
-def test_who_was_only_silent_was_not_killed() -> None:
+def test_silent_worker_that_returns_does_not_count_as_killed() -> None:
     cluster = Cluster(2)
     worker = cluster.add_worker("a:1")
     for _ in range(2 * MAX_DEATHS):
@@ -195,7 +196,7 @@ def test_who_was_only_silent_was_not_killed() -> None:
     assert not cluster.table.quarantined
 
 
-def test_who_registers_again_before_it_was_missed_was_not_killed() -> None:
+def test_worker_registered_again_before_its_loss_does_not_count_as_killed() -> None:
     cluster = Cluster(1)
     worker = cluster.add_worker("a:1")
     assert cluster.lease(worker) == [0]
@@ -206,7 +207,7 @@ def test_who_registers_again_before_it_was_missed_was_not_killed() -> None:
     assert not cluster.table.suspicions.cases
 
 
-def test_who_comes_back_clears_its_own_death_alone() -> None:
+def test_returning_worker_clears_only_its_own_death() -> None:
     cluster = Cluster(1)
     killed, silent = cluster.add_worker(), cluster.add_worker("a:1")
     assert cluster.lease(killed) == [0]
@@ -217,7 +218,7 @@ def test_who_comes_back_clears_its_own_death_alone() -> None:
     assert set(cluster.table.suspicions.cases[0].deaths) == {killed}
 
 
-def test_a_word_that_was_under_way_when_the_stream_broke_acquits_nobody() -> None:
+def test_heartbeat_in_flight_when_stream_broke_does_not_acquit_worker() -> None:
     cluster = Cluster(1)
     worker = cluster.add_worker()
     evidence = quarantine.Evidence()
@@ -239,7 +240,7 @@ def test_a_word_that_was_under_way_when_the_stream_broke_acquits_nobody() -> Non
     assert heard == [False, False, True], "a dispatcher that starts again knows no numbers"
 
 
-def test_a_new_stream_acquits_its_worker() -> None:
+def test_new_stream_acquits_its_worker() -> None:
     cluster = Cluster(1)
     worker = cluster.add_worker()
     assert cluster.lease(worker) == [0]
@@ -259,7 +260,7 @@ def test_a_new_stream_acquits_its_worker() -> None:
     assert not cluster.table.suspicions.cases
 
 
-def test_a_fleet_is_not_fed_to_a_window_before_its_losses_are_noticed() -> None:
+def test_window_of_three_broken_streams_is_not_leased_to_fourth_worker() -> None:
     cluster = Cluster(2)
     workers = [cluster.add_worker() for _ in range(4)]
     for worker in workers[:3]:
@@ -273,7 +274,7 @@ def test_a_fleet_is_not_fed_to_a_window_before_its_losses_are_noticed() -> None:
     assert cluster.state.iterations["i"].finished
 
 
-def test_a_window_that_is_never_alone_dies_twice_as_often() -> None:
+def test_window_never_leased_alone_is_quarantined_within_six_deaths() -> None:
     cluster = Cluster(2, ("r1", "r2"))
     deaths = 0
     while not cluster.table.quarantined:
@@ -288,7 +289,7 @@ def test_a_window_that_is_never_alone_dies_twice_as_often() -> None:
     assert deaths >= 3
 
 
-def test_what_a_reader_makes_of_it() -> None:
+def test_quarantined_window_is_data_loss_to_reader_or_counted_omitted() -> None:
     entries = [pb.Quarantined(window=3, what="'a.parquet' rows 0..9", path="a.parquet", rows=10)]
     failure = at_the_reader.failure(entries)
     assert isinstance(failure, DataLossError)
@@ -301,7 +302,7 @@ def test_what_a_reader_makes_of_it() -> None:
     assert (total.splits, total.source_rows, total.files) == (1, 10, ("a.parquet",))
 
 
-def test_a_reader_that_cannot_reach_a_worker_does_not_take_it_from_others() -> None:
+def test_worker_unreachable_for_one_reader_still_serves_others() -> None:
     cluster = Cluster(2, ("r1", "r2"))
     worker = cluster.add_worker()
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""Which place of a worker list an address takes."""
+"""Places of a worker list: the addresses that match them, and how they are bound."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from dataservice.errors import FailedPreconditionError, InvalidArgumentError
         ("::1", "localhost:7"),
     ],
 )
-def test_places_that_match(place: str, address: str) -> None:
+def test_place_matches_its_addresses(place: str, address: str) -> None:
     assert place_matches(place, address)
 
 
@@ -55,11 +55,11 @@ def test_places_that_match(place: str, address: str) -> None:
         ("localhost", "a:7"),
     ],
 )
-def test_places_that_do_not_match(place: str, address: str) -> None:
+def test_place_does_not_match_other_addresses(place: str, address: str) -> None:
     assert not place_matches(place, address)
 
 
-def test_equal_hosts_fill_their_places_in_the_order_of_coming() -> None:
+def test_addresses_of_same_host_fill_places_in_order_of_arrival() -> None:
     places = ("a", "a:%port%", "b", "a")
     bound: dict[int, str] = {}
     for address in ("a:30", "b:1", "a:10", "a:20"):
@@ -70,7 +70,7 @@ def test_equal_hosts_fill_their_places_in_the_order_of_coming() -> None:
         find_place(places, bound, "a:40")
 
 
-def test_places_of_this_host_go_first_to_those_who_write_it_alike() -> None:
+def test_localhost_places_prefer_addresses_spelled_alike() -> None:
     places = ("localhost:%port%", "127.0.0.1:%port%", "localhost:%port%")
     bound: dict[int, str] = {}
     for address in ("127.0.0.1:30", "127.0.0.1:10", "localhost:20"):
@@ -78,18 +78,18 @@ def test_places_of_this_host_go_first_to_those_who_write_it_alike() -> None:
     assert bound == {1: "127.0.0.1:30", 0: "127.0.0.1:10", 2: "localhost:20"}
 
 
-def test_a_bound_place_is_kept_for_its_address() -> None:
+def test_bound_place_is_kept_for_its_address() -> None:
     with pytest.raises(FailedPreconditionError, match="come back on the port"):
         find_place(("a:%port%",), {0: "a:1"}, "a:2")
 
 
-def test_places_for_people() -> None:
+def test_describe_place_names_index_place_and_bound_address() -> None:
     assert describe_place(("a", "b:1"), {}, 0) == "worker 0 of 2 at a"
     assert describe_place(("a", "b:1"), {0: "a:5"}, 0) == "worker 0 of 2 at a (bound to a:5)"
     assert describe_place(("a", "b:1"), {1: "b:1"}, 1) == "worker 1 of 2 at b:1"
 
 
-def test_an_address_has_one_place() -> None:
+def test_address_listed_twice_is_refused() -> None:
     check_places(["a", "a", "a:%port%", "a:1", "a:2", "b:1", "[::1]:3", "localhost"])
     for twice in (["a:1", "b", "a:1"], ["localhost:5", "127.0.0.1:5"]):
         with pytest.raises(InvalidArgumentError, match=rf"names {twice[-1]} twice"):

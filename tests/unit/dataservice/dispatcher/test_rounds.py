@@ -14,7 +14,7 @@ from dataservice.vocabulary import ShardingPolicy
 from tests.unit.dataservice.dispatcher.round_cluster import Cluster
 
 
-def test_everyone_gets_the_same_blocks_from_workers_in_turn() -> None:
+def test_all_consumers_get_same_blocks_from_workers_in_turn() -> None:
     cluster = Cluster(workers=2)
     first, second = cluster.join(0), cluster.join(1)
     answer = cluster.sync(first, window=20)
@@ -25,7 +25,7 @@ def test_everyone_gets_the_same_blocks_from_workers_in_turn() -> None:
     assert cluster.sync(second, window=20).blocks == answer.blocks
 
 
-def test_a_round_is_complete_when_all_have_it() -> None:
+def test_round_is_complete_once_all_consumers_received_it() -> None:
     cluster = Cluster()
     first, second = cluster.join(0), cluster.join(1)
     cluster.meet(first, second)
@@ -36,7 +36,7 @@ def test_a_round_is_complete_when_all_have_it() -> None:
     assert cluster.sync(second, received=5, consumed=1).low == 1
 
 
-def test_only_incomplete_rounds_of_a_lost_worker_move() -> None:
+def test_only_incomplete_rounds_of_lost_worker_are_reassigned() -> None:
     cluster = Cluster()
     first, second = cluster.join(0), cluster.join(1)
     lost = cluster.sync(first).blocks[0].worker_id
@@ -55,7 +55,7 @@ def test_only_incomplete_rounds_of_a_lost_worker_move() -> None:
     assert cluster.table.received == [8, 3]
 
 
-def test_a_worker_out_of_reach_gets_no_rounds_until_it_is_trusted() -> None:
+def test_unreachable_worker_gets_no_rounds_until_trusted() -> None:
     cluster = Cluster()
     reader = cluster.join(0)
     cluster.join(1)
@@ -69,7 +69,7 @@ def test_a_worker_out_of_reach_gets_no_rounds_until_it_is_trusted() -> None:
     assert doubtful in {block.worker_id for block in answer.blocks}
 
 
-def test_the_only_worker_keeps_its_rounds() -> None:
+def test_single_worker_keeps_its_rounds_although_unreachable() -> None:
     cluster = Cluster(workers=1)
     reader = cluster.join(0)
     (block,) = cluster.sync(reader).blocks
@@ -77,7 +77,7 @@ def test_the_only_worker_keeps_its_rounds() -> None:
     assert answer.blocks == (block,)
 
 
-def test_workers_that_are_all_out_of_reach_do_not_hand_rounds_to_each_other() -> None:
+def test_rounds_of_unreachable_workers_move_only_to_reachable_worker() -> None:
     cluster = Cluster(workers=3)
     reader = cluster.join(0)
     workers = sorted(cluster.state.workers)
@@ -97,7 +97,7 @@ def test_workers_that_are_all_out_of_reach_do_not_hand_rounds_to_each_other() ->
     assert {block.worker_id for block in answer.blocks} == {came}
 
 
-def test_without_workers_rounds_wait() -> None:
+def test_rounds_wait_for_first_worker() -> None:
     cluster = Cluster(workers=0)
     reader = cluster.join(0)
     assert cluster.sync(reader).blocks == ()
@@ -105,7 +105,7 @@ def test_without_workers_rounds_wait() -> None:
     assert cluster.sync(reader).blocks
 
 
-def test_who_comes_back_begins_where_the_others_stand_and_fences_who_was_there() -> None:
+def test_rejoined_consumer_begins_with_others_and_fences_its_predecessor() -> None:
     cluster = Cluster()
     first, second = cluster.join(0), cluster.join(1)
     cluster.meet(first, second)
@@ -127,7 +127,7 @@ def test_who_comes_back_begins_where_the_others_stand_and_fences_who_was_there()
     assert cluster.sync(third).begin == 5
 
 
-def test_one_that_is_ahead_stays_ahead() -> None:
+def test_consumer_ahead_stays_ahead_when_another_rejoins() -> None:
     cluster = Cluster(consumers=3)
     readers = [cluster.join(index) for index in range(3)]
     cluster.meet(*readers)
@@ -141,7 +141,7 @@ def test_one_that_is_ahead_stays_ahead() -> None:
     assert begins == [4, 3, 3]
 
 
-def test_where_nobody_has_stayed_all_begin_where_the_furthest_was() -> None:
+def test_consumers_that_all_rejoin_begin_at_furthest_round() -> None:
     cluster = Cluster(consumers=3)
     readers = [cluster.join(index) for index in range(3)]
     cluster.meet(*readers)
@@ -155,7 +155,7 @@ def test_where_nobody_has_stayed_all_begin_where_the_furthest_was() -> None:
     assert [cluster.sync(reader).begin for reader in again] == [4, 4, 4]
 
 
-def test_nobody_goes_on_without_one_that_is_missing_or_has_less() -> None:
+def test_rounds_stay_incomplete_while_consumer_is_missing_or_behind() -> None:
     cluster = Cluster()
     first, second = cluster.join(0), cluster.join(1)
     cluster.meet(first, second)
@@ -172,7 +172,7 @@ def test_nobody_goes_on_without_one_that_is_missing_or_has_less() -> None:
     assert cluster.sync(third, received=6, consumed=4).complete == 6
 
 
-def test_the_others_get_as_far_as_one_was_that_left() -> None:
+def test_remaining_consumers_get_as_far_as_departed_consumer() -> None:
     cluster = Cluster()
     first, second = cluster.join(0), cluster.join(1)
     cluster.meet(first, second)
@@ -186,7 +186,7 @@ def test_the_others_get_as_far_as_one_was_that_left() -> None:
     assert cluster.sync(third).begin == 2
 
 
-def test_rounds_that_who_comes_back_cannot_get_are_left_out_by_all() -> None:
+def test_rounds_lost_to_rejoined_consumer_are_skipped_by_all() -> None:
     cluster = Cluster()
     first, second = cluster.join(0), cluster.join(1)
     giver = cluster.sync(first).blocks[0].worker_id
@@ -201,7 +201,7 @@ def test_rounds_that_who_comes_back_cannot_get_are_left_out_by_all() -> None:
     assert cluster.sync(first, received=6, consumed=6, version=1).begin == 6
 
 
-def test_rounds_that_are_lost_while_one_that_is_ahead_has_handed_them_out() -> None:
+def test_lost_rounds_are_skipped_equally_by_consumer_ahead() -> None:
     """The consumer ahead leaves out as many more, so that it stays as many steps ahead."""
     cluster = Cluster(consumers=3)
     first, second, third = (cluster.join(index) for index in range(3))
@@ -221,7 +221,7 @@ def test_rounds_that_are_lost_while_one_that_is_ahead_has_handed_them_out() -> N
     assert begins == [7, 6, 6]
 
 
-def test_missing_consumers_are_told() -> None:
+def test_missing_consumers_are_named() -> None:
     cluster = Cluster(consumers=3)
     reader = cluster.join(1)
     assert cluster.sync(reader).missing == (0, 2)
@@ -229,7 +229,7 @@ def test_missing_consumers_are_told() -> None:
     assert cluster.table.missing() == (0, 1, 2)
 
 
-def test_marks_out_of_range_are_refused() -> None:
+def test_consumer_marks_out_of_range_are_refused() -> None:
     cluster = Cluster()
     reader = cluster.join(0)
     for marks in ({"consumed": 1}, {"received": 99}, {"consumed": -1}):
@@ -258,13 +258,13 @@ def test_marks_out_of_range_are_refused() -> None:
         ({"options": JobOptions(num_consumers=2, on_error="skip")}, InvalidArgumentError, "skip"),
     ],
 )
-def test_what_cannot_be_coordinated(
+def test_options_incompatible_with_coordinated_reads_are_refused(
     changed: dict[str, Any], error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):
         Cluster().join(0, **changed)
 
 
-def test_the_dataset_must_not_end() -> None:
+def test_coordinated_reads_of_finite_dataset_are_refused() -> None:
     with pytest.raises(FailedPreconditionError, match=r"infinite cardinality.*cardinality 9"):
         Cluster(cardinality=9).join(0)

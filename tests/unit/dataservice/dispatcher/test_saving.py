@@ -1,4 +1,4 @@
-"""Decisions and events of saving: who writes which window, the end, and what the state keeps."""
+"""Decisions and events of saving: leases of windows, markers, failures, and what is kept."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ SCRIPT: tuple[ev.Event, ...] = (
 
 
 @pytest.mark.parametrize("cut", range(len(SCRIPT) + 1))
-def test_snapshots_survive_a_restart_and_a_shortened_journal_at_every_point(cut: int) -> None:
+def test_snapshots_survive_replay_and_compaction_at_every_event(cut: int) -> None:
     state = replayed(SCRIPT[:cut])
     frames = [encode_frame([event]) for event in SCRIPT[:cut]]
     assert replayed(tuple(event for frame in frames for event in decode_frame(frame))) == state
@@ -95,7 +95,7 @@ def test_snapshots_survive_a_restart_and_a_shortened_journal_at_every_point(cut:
     assert short == replayed(SCRIPT), "and go on alike"
 
 
-def test_windows_of_a_lost_worker_go_straight_to_others() -> None:
+def test_snapshot_windows_of_lost_worker_are_leasable_at_once() -> None:
     state = replayed(SCRIPT[:10])
     snapshot = state.snapshots.by_id["s1"]
     assert snapshot.windows is not None
@@ -103,13 +103,13 @@ def test_windows_of_a_lost_worker_go_straight_to_others() -> None:
     assert snapshot.totals == (1, 8, 10, 99, 1)
 
 
-def test_a_closed_snapshot_keeps_its_totals_and_no_secrets() -> None:
+def test_closed_snapshot_keeps_totals_and_no_storage_options() -> None:
     snapshot = replayed(SCRIPT).snapshots.by_id["s1"]
     assert (snapshot.storage_options, snapshot.chunks) == ("{}", {})
     assert snapshot.totals == (3, 8, 10, 99, 1)
 
 
-def test_the_oldest_closed_snapshots_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oldest_closed_snapshots_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshots_module, "CLOSED_SNAPSHOTS_KEPT", 2)
     state = replayed((dataset(),))
     for number in range(5):
@@ -160,7 +160,7 @@ def started(windows: int = 4, rounds: int = 1, workers: int = 2) -> DispatcherSt
     return state
 
 
-def work(
+def request_work(
     state: DispatcherState, name: str = "w1", **more: object
 ) -> tuple[tuple[Lease, ...], Marker | None]:
     """Does with a request for work what the handlers do; returns the leases and the marker."""
@@ -172,14 +172,14 @@ def work(
     return leases, marker  # type: ignore[return-value]
 
 
-def written(*windows: int) -> tuple[WrittenWindow, ...]:
+def written_windows(*windows: int) -> tuple[WrittenWindow, ...]:
     return tuple(WrittenWindow(w, (Chunk(w, ROWS, 100 + w, 2, f"t{w}"),)) for w in windows)
 
 
-def test_windows_are_shared_and_the_last_report_gets_the_marker() -> None:
+def test_snapshot_windows_are_shared_and_last_report_leases_marker() -> None:
     state = started(windows=8)
-    first, _ = work(state, "w1")
-    second, _ = work(state, "w2")
+    first, _ = request_work(state, "w1")
+    second, _ = request_work(state, "w2")
     assert [lease.window_index for lease in first] == [0, 1], "a fair part of what is left"
     assert [lease.window_index for lease in second] == [2, 3]
     assert [(lease.epoch, lease.window.index, lease.start_row) for lease in first] == [
@@ -192,7 +192,7 @@ def test_windows_are_shared_and_the_last_report_gets_the_marker() -> None:
     while marker is None:
         for name, windows in held.items():
             done.update(windows)
-            leases, marker = work(state, name, written=written(*windows))
+            leases, marker = request_work(state, name, written=written_windows(*windows))
             windows[:] = [lease.window_index for lease in leases]
             if marker is not None:
                 break
@@ -202,106 +202,106 @@ def test_windows_are_shared_and_the_last_report_gets_the_marker() -> None:
     assert content["chunks"] == [[w, ROWS, 100 + w, 2, f"t{w}"] for w in range(8)]
     assert (content["rows"], content["size_bytes"]) == (80, 828)
     other = "w2" if state.snapshots.by_id["s1"].marker_worker == "w1" else "w1"
-    assert work(state, other) == ((), None), "one worker writes it"
+    assert request_work(state, other) == ((), None), "one worker writes it"
     state.apply(ev.WorkerLost(worker_id=state.snapshots.by_id["s1"].marker_worker))
-    assert work(state, other)[1] == marker, "and another one when that is gone"
-    work(state, other, marked=True)
+    assert request_work(state, other)[1] == marker, "and another one when that is gone"
+    request_work(state, other, marked=True)
     assert state.snapshots.by_id["s1"].is_closed
     assert saving.progress(state.snapshots.by_id["s1"])["state"] == "done"
-    assert work(state, other, marked=True) == ((), None)
+    assert request_work(state, other, marked=True) == ((), None)
 
 
-def test_what_a_worker_does_not_know_of_is_handed_out_again() -> None:
+def test_window_unknown_to_its_worker_is_leased_again() -> None:
     state = started(windows=2, workers=1)
-    lost, _ = work(state, count=1)
-    again, _ = work(state, count=1)
+    lost, _ = request_work(state, count=1)
+    again, _ = request_work(state, count=1)
     assert again == lost
-    held, _ = work(state, count=1, holding=(0,))
+    held, _ = request_work(state, count=1, holding=(0,))
     assert [lease.window_index for lease in held] == [1]
-    assert work(state, count=0, holding=())[0] == ()
+    assert request_work(state, count=0, holding=())[0] == ()
 
 
-def test_each_pass_has_windows_of_its_own() -> None:
+def test_each_pass_of_snapshot_has_its_own_windows() -> None:
     state = started(windows=2, rounds=3, workers=1)
     epochs = []
     for _ in range(6):
-        ((lease,), marker) = work(state, count=1)
+        ((lease,), marker) = request_work(state, count=1)
         epochs.append((lease.window_index, lease.epoch, lease.window.index))
-        _, marker = work(state, count=0, written=written(lease.window_index))
+        _, marker = request_work(state, count=0, written=written_windows(lease.window_index))
     assert epochs == [(0, 0, 0), (1, 0, 1), (2, 1, 0), (3, 1, 1), (4, 2, 0), (5, 2, 1)]
     assert marker is not None
 
 
-def test_reports_count_once_and_only_from_who_holds_the_window() -> None:
+def test_written_window_counts_once_and_only_from_its_holder() -> None:
     state = started(windows=2)
-    work(state, "w1", count=1)
+    request_work(state, "w1", count=1)
     for _ in range(2):
-        work(state, "w1", count=0, written=written(0))
-    work(state, "w2", count=0, written=written(1))
+        request_work(state, "w1", count=0, written=written_windows(0))
+    request_work(state, "w2", count=0, written=written_windows(1))
     assert state.snapshots.by_id["s1"].totals == (1, 2, 10, 100, 1)
 
 
-def test_an_empty_window_has_no_chunk() -> None:
+def test_empty_window_has_no_chunk_in_snapshot() -> None:
     state = started(windows=1)
-    work(state, "w1")
-    _, marker = work(state, "w1", written=(WrittenWindow(0, ()),))
+    request_work(state, "w1")
+    _, marker = request_work(state, "w1", written=(WrittenWindow(0, ()),))
     assert marker is not None
     assert json.loads(marker.content)["chunks"] == []
 
 
-def test_a_dataset_without_windows_is_done_at_once() -> None:
+def test_snapshot_without_windows_is_done_at_once() -> None:
     state = started(windows=0)
     assert saving.work_for(state, "w1", (), 3) == ("s1",)
-    assert work(state)[1] is not None
+    assert request_work(state)[1] is not None
 
 
-def test_the_first_error_ends_it() -> None:
+def test_first_worker_error_ends_snapshot() -> None:
     state = started()
-    work(state, "w1")
-    work(state, "w2", error=ERROR)
-    _, marker = work(state, "w1", error=json.dumps({"code": "X", "message": "later"}))
+    request_work(state, "w1")
+    request_work(state, "w2", error=ERROR)
+    _, marker = request_work(state, "w1", error=json.dumps({"code": "X", "message": "later"}))
     assert marker is None, "whoever failed first writes it"
-    _, marker = work(state, "w2")
+    _, marker = request_work(state, "w2")
     assert marker == ("ERROR", json.dumps({"snapshot_id": "s1", "error": json.loads(ERROR)}))
     assert saving.progress(state.snapshots.by_id["s1"])["error"] == "no luck"
-    assert work(state, "w1", written=written(0))[0] == ()
+    assert request_work(state, "w1", written=written_windows(0))[0] == ()
 
 
-def test_a_window_that_takes_its_workers_down_ends_it() -> None:
+def test_window_that_loses_workers_repeatedly_ends_snapshot() -> None:
     state = started(windows=2, workers=0)
     for number in range(saving.MAX_TAKEOVERS):
         name = f"w{number}"
         state.apply(worker(name))
-        ((lease,), _) = work(state, name, count=1)
+        ((lease,), _) = request_work(state, name, count=1)
         assert lease.window_index == 0
         state.apply(ev.WorkerLost(worker_id=name))
     state.apply(worker("last"))
-    leases, marker = work(state, "last", count=1)
+    leases, marker = request_work(state, "last", count=1)
     assert leases == ()
     assert marker is not None
     assert "window 0 lost its data worker 10 times" in marker.content
 
 
-def test_done_that_cannot_be_written_is_an_error() -> None:
+def test_failure_to_write_done_marker_is_marked_as_error() -> None:
     state = started(windows=1)
-    work(state)
-    assert work(state, written=written(0))[1].name == "DONE"  # type: ignore[union-attr]
-    assert work(state, error=ERROR)[1].name == "ERROR"  # type: ignore[union-attr]
+    request_work(state)
+    assert request_work(state, written=written_windows(0))[1].name == "DONE"  # type: ignore[union-attr]
+    assert request_work(state, error=ERROR)[1].name == "ERROR"  # type: ignore[union-attr]
 
 
-def test_a_plan_that_is_not_divided_has_one_window_of_many_chunks() -> None:
+def test_undivided_snapshot_has_one_window_of_many_chunks() -> None:
     state = replayed((dataset(), worker("w1")))
     run(state, saving.start(state, start_request(), None))
-    ((lease,), _) = work(state)
+    ((lease,), _) = request_work(state)
     assert lease.window_index == 0
     chunks = (Chunk(0, 70, 1, 7), Chunk(1, 30, 1, 3))
-    _, marker = work(state, written=(WrittenWindow(0, chunks),))
+    _, marker = request_work(state, written=(WrittenWindow(0, chunks),))
     assert marker is not None
     assert json.loads(marker.content)["rows"] == 100
     assert saving.task_of(state.snapshots.by_id["s1"]).windows is None
 
 
-def test_what_a_path_holds_decides_whether_saving_begins() -> None:
+def test_snapshot_start_attaches_or_is_refused_by_contents_of_path() -> None:
     state = started()
     again = start_request(snapshot_id="s2")
     assert saving.attach(state, again).snapshot_id == "s1"  # type: ignore[union-attr]
@@ -328,7 +328,7 @@ def test_what_a_path_holds_decides_whether_saving_begins() -> None:
         saving.start(state, start_request(snapshot_id="s3", path="/b"), plan_of(1, rounds=None))
 
 
-def test_a_repeat_finds_what_the_first_request_began_however_far_it_is() -> None:
+def test_repeated_start_returns_same_snapshot_at_any_stage() -> None:
     state = started()
     for _ in range(2):
         assert run(state, saving.start(state, start_request(found_id="s0"), plan_of(4))) == "s1"
@@ -336,7 +336,7 @@ def test_a_repeat_finds_what_the_first_request_began_however_far_it_is() -> None
         state.apply(facts.SnapshotDone(snapshot_id="s1"))
 
 
-def test_a_dataset_that_is_being_saved_cannot_be_deleted() -> None:
+def test_dataset_being_saved_cannot_be_deleted() -> None:
     state = started()
     with pytest.raises(FailedPreconditionError, match=r"is being saved to /data/s.*cancel"):
         decide.delete_dataset(state, "1000")
@@ -345,18 +345,18 @@ def test_a_dataset_that_is_being_saved_cannot_be_deleted() -> None:
     assert decide.delete_dataset(state, "1000").events
 
 
-def test_a_worker_has_few_snapshots_and_those_with_fewest_workers_first() -> None:
+def test_worker_gets_few_snapshots_and_those_with_fewest_workers_first() -> None:
     state = started()
     for name in ("s2", "s3"):
         request = start_request(snapshot_id=name, path=f"/{name}")
         run(state, saving.start(state, request, plan_of(4)))
-    work(state, "w2", count=1)
+    request_work(state, "w2", count=1)
     assert saving.work_for(state, "w1", (), 2) == ("s2", "s3")
     assert saving.work_for(state, "w1", ("s2",), 2) == ("s3",)
     assert saving.work_for(state, "w1", ("s2", "s3"), 2) == ()
-    work(state, "w1", count=9)
-    work(state, "w1", count=9, holding=(1,))
-    work(state, "w1", count=9, holding=(1, 2))
+    request_work(state, "w1", count=9)
+    request_work(state, "w1", count=9, holding=(1,))
+    request_work(state, "w1", count=9, holding=(1, 2))
     assert saving.work_for(state, "w1", ("s2", "s3"), 9) == ("s1",), "its own windows"
     state.apply(worker("w3"))
     assert saving.work_for(state, "w3", ("s2", "s3"), 9) == (), "others write all of it"
@@ -393,15 +393,15 @@ class Cluster:
         ready = sorted(self.held[name])[: count + 1]
         self.disk.update(ready)
         holding = tuple(self.held[name] - set(ready))
-        leases, marker = work(
-            self.state, name, count=count, holding=holding, written=written(*ready)
+        leases, marker = request_work(
+            self.state, name, count=count, holding=holding, written=written_windows(*ready)
         )
         if is_lost:
             return
         self.held[name] -= set(ready)
         self.held[name] |= {lease.window_index for lease in leases}
         if marker is not None:
-            work(self.state, name, marked=True)
+            request_work(self.state, name, marked=True)
 
 
 @settings(max_examples=100, deadline=None)
@@ -417,7 +417,7 @@ class Cluster:
         max_size=40,
     ),
 )
-def test_whatever_happens_every_window_is_written(
+def test_every_window_is_written_under_any_failures(
     windows: int, rounds: int, steps: list[tuple[str, int, bool]]
 ) -> None:
     cluster = Cluster(windows, rounds)

@@ -10,11 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from dataservice.dispatcher.endpoint import DispatcherEndpoint
-from dataservice.dispatcher.plans import RowMark
 from dataservice.dispatcher.reports import WorkerReport
 from dataservice.dispatcher.service import DispatcherService
 from dataservice.errors import FailedPreconditionError, NotFoundError, UnavailableError
-from dataservice.runtime.clock import ManualClock
+from dataservice.ranges import RowMark
 from dataservice.vocabulary import ShardingPolicy
 from dataservice.wire import dispatcher_pb2 as pb
 from tests.unit.dataservice.dispatcher.dispatcher_services import (
@@ -27,9 +26,10 @@ from tests.unit.dataservice.dispatcher.dispatcher_services import (
     service_of,
     sync,
 )
+from tests.unit.manual_clock import ManualClock
 
 
-def test_a_silent_worker_is_lost_and_a_heard_one_is_not() -> None:
+def test_only_silent_worker_is_lost_after_timeout() -> None:
     clock = ManualClock()
     service = service_of(clock=clock, worker_timeout_s=10.0)
     register(service)
@@ -47,7 +47,7 @@ def test_a_silent_worker_is_lost_and_a_heard_one_is_not() -> None:
     assert sync(service)[0] == (RowMark(0, 0, 0, False),), "its window is fenced"
 
 
-def test_a_silent_reader_is_fenced_and_its_rows_go_to_others() -> None:
+def test_silent_reader_is_fenced_and_its_rows_go_to_others() -> None:
     clock = ManualClock()
     service = service_of(clock=clock, client_timeout_s=10.0, worker_timeout_s=100.0)
     register(service, windows=1)
@@ -66,7 +66,7 @@ def test_a_silent_reader_is_fenced_and_its_rows_go_to_others() -> None:
     assert (lease.start_row, lease.generation) == (3, 1)
 
 
-def test_a_dispatcher_that_stood_still_blames_nobody(caplog: pytest.LogCaptureFixture) -> None:
+def test_suspended_dispatcher_loses_no_worker_and_warns(caplog: pytest.LogCaptureFixture) -> None:
     clock = ManualClock()
     service = service_of(clock=clock, worker_timeout_s=10.0)
     add_worker(service)
@@ -78,7 +78,9 @@ def test_a_dispatcher_that_stood_still_blames_nobody(caplog: pytest.LogCaptureFi
 
 
 @pytest.mark.parametrize(("timeout_s", "left"), [(5.0, 0), (None, 1)])
-def test_iterations_that_nobody_reads_are_collected(timeout_s: float | None, left: int) -> None:
+def test_unread_iterations_are_collected_after_gc_timeout(
+    timeout_s: float | None, left: int
+) -> None:
     clock = ManualClock()
     service = service_of(
         clock=clock,
@@ -96,7 +98,7 @@ def test_iterations_that_nobody_reads_are_collected(timeout_s: float | None, lef
     assert sum(len(job["iterations"]) for job in service.overview.jobs()) == left
 
 
-def test_a_worker_that_leaves_is_gone_at_once() -> None:
+def test_leaving_worker_is_removed_at_once() -> None:
     service = service_of()
     endpoint = DispatcherEndpoint(service)
     worker_id = endpoint.register_worker(pb.RegisterWorkerRequest(address="a:1")).worker_id
@@ -128,7 +130,7 @@ def contended() -> DispatcherService:
     return service
 
 
-def test_a_waiting_worker_gets_what_a_reader_leaves(contended: DispatcherService) -> None:
+def test_waiting_lease_gets_windows_of_released_reader(contended: DispatcherService) -> None:
     with ThreadPoolExecutor(1) as pool:
         future = wait_for_windows(contended, pool, "r2")
         contended.release_reader("r1", ())
@@ -136,7 +138,7 @@ def test_a_waiting_worker_gets_what_a_reader_leaves(contended: DispatcherService
     assert [lease.window_index for lease in answer.leases] == [0]
 
 
-def test_a_waiting_worker_learns_of_the_end(contended: DispatcherService) -> None:
+def test_waiting_lease_returns_at_end_of_iteration(contended: DispatcherService) -> None:
     with ThreadPoolExecutor(1) as pool:
         future = wait_for_windows(contended, pool, "r2")
         sync(contended, "r1", consumed=(RowMark(0, 0, 1, True),))
@@ -144,14 +146,14 @@ def test_a_waiting_worker_learns_of_the_end(contended: DispatcherService) -> Non
     assert contended._store._waiting == {}
 
 
-def test_a_waiting_worker_learns_that_its_reader_is_gone(contended: DispatcherService) -> None:
+def test_waiting_lease_returns_when_its_reader_leaves(contended: DispatcherService) -> None:
     with ThreadPoolExecutor(1) as pool:
         future = wait_for_windows(contended, pool, "r2")
         contended.release_reader("r2", ())
         assert future.result(WAIT_S) == ((), True, 0.0)  # type: ignore[attr-defined]
 
 
-def test_closing_ends_all_waits(contended: DispatcherService) -> None:
+def test_closing_service_ends_waiting_leases(contended: DispatcherService) -> None:
     with ThreadPoolExecutor(1) as pool:
         future = wait_for_windows(contended, pool, "r2")
         contended.close()
@@ -161,12 +163,12 @@ def test_closing_ends_all_waits(contended: DispatcherService) -> None:
         contended.overview.status()
 
 
-def test_without_time_to_wait_the_answer_comes_at_once(contended: DispatcherService) -> None:
+def test_lease_without_wait_or_count_returns_at_once(contended: DispatcherService) -> None:
     assert contended.lease_windows(lease_request("r2"), 0.0) == ((), False, 0.0)
     assert contended.lease_windows(lease_request("r2", count=0), WAIT_S) == ((), False, 0.0)
 
 
-def test_only_so_many_wait_and_the_others_are_told_when_to_ask_again() -> None:
+def test_lease_beyond_poll_limit_is_told_to_pause() -> None:
     service = service_of(max_polls=1)
     register(service, windows=1)
     add_worker(service)
@@ -186,7 +188,7 @@ def test_only_so_many_wait_and_the_others_are_told_when_to_ask_again() -> None:
         assert future.result(WAIT_S).ended  # type: ignore[attr-defined]
 
 
-def test_a_wait_that_fails_gives_its_seat_back(contended: DispatcherService) -> None:
+def test_failed_wait_frees_its_poll_slot(contended: DispatcherService) -> None:
     with ThreadPoolExecutor(1) as pool:
         future = wait_for_windows(contended, pool, "r2")
         contended.leave("w1")

@@ -16,12 +16,12 @@ from dataservice.dispatcher.images import image_from_json, image_of, image_to_js
 from dataservice.dispatcher.images import table_of as table_from_image
 from dataservice.dispatcher.invariants import check_windows
 from dataservice.dispatcher.journal_frames import FACTS, decode_frame, encode_frame
-from dataservice.dispatcher.plans import RowMark, WindowPlan
+from dataservice.dispatcher.plans import WindowPlan
 from dataservice.dispatcher.state import DEPARTED_READERS_KEPT, DispatcherState
 from dataservice.dispatcher.window_records import Phase
 from dataservice.dispatcher.windows import WindowTable
 from dataservice.errors import DataLossError
-from dataservice.ranges import Consumed, Ranges
+from dataservice.ranges import Consumed, Ranges, RowMark
 from dataservice.sharding import Split
 from dataservice.vocabulary import ShardingPolicy
 from tests.unit.dataservice.dispatcher import dispatcher_facts
@@ -73,7 +73,7 @@ SCRIPT: tuple[ev.Event, ...] = (
 )
 
 
-def test_a_script_of_facts_ends_where_it_should() -> None:
+def test_scripted_events_lead_to_expected_state() -> None:
     state = replayed(SCRIPT)
     windows = state.iterations["i1"].windows
     assert windows is not None
@@ -85,7 +85,7 @@ def test_a_script_of_facts_ends_where_it_should() -> None:
 
 
 @pytest.mark.parametrize("cut", range(len(SCRIPT) + 1))
-def test_state_survives_the_journal_at_every_point(cut: int) -> None:
+def test_state_survives_journal_at_every_event(cut: int) -> None:
     frames = [encode_frame([event]) for event in SCRIPT[:cut]]
     restored = tuple(event for frame in frames for event in decode_frame(frame))
     assert restored == SCRIPT[:cut]
@@ -93,7 +93,7 @@ def test_state_survives_the_journal_at_every_point(cut: int) -> None:
 
 
 @pytest.mark.parametrize("cut", range(len(SCRIPT) + 1))
-def test_few_facts_lead_to_the_same_state(cut: int) -> None:
+def test_compacted_facts_lead_to_same_state_at_every_event(cut: int) -> None:
     state = replayed(SCRIPT[:cut])
     short = compacted(state)
     assert short == state
@@ -102,7 +102,7 @@ def test_few_facts_lead_to_the_same_state(cut: int) -> None:
     assert short == replayed(SCRIPT), "and go on alike"
 
 
-def test_the_number_of_a_deleted_dataset_stays_used() -> None:
+def test_number_of_deleted_dataset_stays_used() -> None:
     state = DispatcherState()
     state.apply(DATASET)
     state.apply(ev.DatasetDeleted(dataset_id=DATASET.dataset_id))
@@ -123,7 +123,7 @@ ROUND_FACTS = (
 )
 
 
-def test_every_fact_survives_the_journal() -> None:
+def test_every_event_type_survives_journal() -> None:
     rest: tuple[ev.Event, ...] = (
         ev.JobDeleted(job_id="j"),
         ev.DatasetDeleted(dataset_id="d"),
@@ -171,7 +171,7 @@ SPLITS = st.builds(
 
 
 @given(st.lists(SPLITS, max_size=6), st.none() | st.integers(1, 9), st.none() | st.integers(0))
-def test_any_plan_survives_the_journal(
+def test_any_window_plan_survives_journal(
     splits: list[Split], rounds: int | None, seed: int | None
 ) -> None:
     plan = WindowPlan(splits=tuple(splits), target_rows=7, rounds=rounds, shuffle_seed=seed)
@@ -182,12 +182,12 @@ def test_any_plan_survives_the_journal(
 @pytest.mark.parametrize(
     "frame", [b"{", b'[["NoSuchFact",{}]]', b'[["JobDeleted",{}]]', b"[1]", b'[["JobDeleted",[]]]']
 )
-def test_a_frame_of_something_else_is_data_loss(frame: bytes) -> None:
+def test_malformed_journal_frame_is_data_loss(frame: bytes) -> None:
     with pytest.raises(DataLossError, match="journal"):
         decode_frame(frame)
 
 
-def test_a_lost_worker_fences_until_its_reader_answers() -> None:
+def test_window_of_lost_worker_is_fenced_until_its_reader_releases_it() -> None:
     table = table_of(2)
     table.lease("w1", "r1", 1, (0,))
     table.fence_worker("w1")
@@ -198,7 +198,7 @@ def test_a_lost_worker_fences_until_its_reader_answers() -> None:
     assert table.candidates("r2", 5) == (1,), "the owner keeps what it has part of"
 
 
-def test_a_release_of_an_older_generation_changes_nothing() -> None:
+def test_release_of_older_generation_changes_nothing() -> None:
     table = table_of(1)
     table.lease("w1", "r1", 1, (0,))
     table.release("r1", [RowMark(0, 0, 3, False)])
@@ -208,7 +208,7 @@ def test_a_release_of_an_older_generation_changes_nothing() -> None:
     assert (record.phase, record.generation, record.start_row) == (Phase.LEASED, 1, 3)
 
 
-def test_a_window_received_whole_waits_only_for_its_consumption() -> None:
+def test_window_received_whole_finishes_once_consumed() -> None:
     table = table_of(1)
     table.lease("w1", "r1", 1, (0,))
     table.fence_worker("w1")
@@ -219,7 +219,7 @@ def test_a_window_received_whole_waits_only_for_its_consumption() -> None:
     assert table.is_finished()
 
 
-def test_a_lost_reader_loses_what_it_received_but_did_not_consume() -> None:
+def test_rows_unconsumed_by_lost_reader_are_pending_again() -> None:
     table = table_of(1)
     table.lease("w1", "r1", 1, (0,))
     table.consume("r1", [RowMark(0, 0, 4, False)])
@@ -231,7 +231,7 @@ def test_a_lost_reader_loses_what_it_received_but_did_not_consume() -> None:
     assert table.candidates("r2", 1) == (0,)
 
 
-def test_marks_of_somebody_elses_window_change_nothing() -> None:
+def test_marks_of_window_of_other_reader_change_nothing() -> None:
     table = table_of(1)
     table.lease("w1", "r1", 1, (0,))
     table.consume("r2", [RowMark(0, 0, 10, True)])
@@ -240,7 +240,7 @@ def test_marks_of_somebody_elses_window_change_nothing() -> None:
     assert table.records[0].phase is Phase.LEASED
 
 
-def test_at_most_once_never_leases_a_window_twice() -> None:
+def test_at_most_once_never_leases_window_twice() -> None:
     table = table_of(3, replays=False)
     table.lease("w1", "r1", 1, (0, 1))
     table.lease("w2", "r2", 1, (2,))
@@ -251,7 +251,7 @@ def test_at_most_once_never_leases_a_window_twice() -> None:
     assert (table.lost_windows, table.lost_uncounted) == (3, 0)
 
 
-def test_what_at_most_once_gives_up_is_counted() -> None:
+def test_windows_and_rows_lost_under_at_most_once_are_counted() -> None:
     table = table_of(4, replays=False)
     rows = [table.locate(index)[1].rows or 0 for index in range(4)]
     table.lease("w1", "r1", 1, (0, 1, 2, 3))
@@ -268,7 +268,7 @@ def test_what_at_most_once_gives_up_is_counted() -> None:
     assert (restored.lost_windows, restored.lost_rows) == (3, table.lost_rows)
 
 
-def test_suspicions_of_a_journal_that_named_no_worker_begin_anew() -> None:
+def test_suspicions_of_old_journal_without_worker_names_are_dropped() -> None:
     values = image_to_json(image_of(table_of(4)))
     assert values is not None
     values["cases"] = [[0, 2, False, []], [1, [["w1", False]], []]]
@@ -277,7 +277,7 @@ def test_suspicions_of_a_journal_that_named_no_worker_begin_anew() -> None:
     assert image.cases == ((1, [["w1", False]], []),)
 
 
-def test_rounds_open_one_by_one_and_number_windows_on() -> None:
+def test_rounds_open_one_by_one_and_continue_window_numbers() -> None:
     table = table_of(2, rounds=None)
     table.lease("w1", "r1", 1, (0, 1))
     assert table.needs_round()
@@ -288,7 +288,7 @@ def test_rounds_open_one_by_one_and_number_windows_on() -> None:
     assert not table.is_exhausted
 
 
-def test_finished_rounds_of_an_endless_plan_take_no_memory() -> None:
+def test_finished_rounds_of_endless_plan_take_no_memory() -> None:
     table = table_of(2, rounds=None)
     for round_number in range(50):
         windows = table.candidates("r1", 2)
@@ -299,13 +299,13 @@ def test_finished_rounds_of_an_endless_plan_take_no_memory() -> None:
 
 
 @pytest.mark.parametrize("rounds", [0, 1, 5, None])
-def test_an_empty_source_ends_even_when_read_for_ever(rounds: int | None) -> None:
+def test_empty_source_ends_even_when_repeated_forever(rounds: int | None) -> None:
     table = table_of(0, rounds)
     assert table.is_finished()
     assert table.is_over_for("r1")
 
 
-def test_departed_readers_are_forgotten_in_order() -> None:
+def test_oldest_departed_readers_are_forgotten() -> None:
     state = replayed((*SCRIPT[:7],))
     for number in range(DEPARTED_READERS_KEPT + 5):
         name = f"reader-{number}"
@@ -315,7 +315,7 @@ def test_departed_readers_are_forgotten_in_order() -> None:
     assert next(iter(state.departed)) == "reader-5"
 
 
-def test_a_new_worker_gets_a_task_and_a_lost_one_ends_its_own() -> None:
+def test_new_worker_gets_task_and_lost_worker_ends_its_task() -> None:
     off = ev.JobCreated(
         job_id="j1",
         name="all",

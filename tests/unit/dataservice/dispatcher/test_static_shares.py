@@ -30,7 +30,7 @@ def add_worker(state: DispatcherState, name: str, address: str) -> None:
     commit(state, decide.register_worker(state, RegisterWorker(worker_id=name, address=address)))
 
 
-def listed(addresses: tuple[str, ...] = LIST) -> DispatcherState:
+def state_with_worker_list(addresses: tuple[str, ...] = LIST) -> DispatcherState:
     """Returns a state with a dataset and a list of workers, none of which has registered."""
     state = DispatcherState()
     commit(state, shares.set_worker_list(state, addresses))
@@ -39,9 +39,9 @@ def listed(addresses: tuple[str, ...] = LIST) -> DispatcherState:
     return state
 
 
-def divided() -> DispatcherState:
+def state_with_iteration() -> DispatcherState:
     """Returns a state with both workers and reader r1 of iteration i1."""
-    state = listed()
+    state = state_with_worker_list()
     add_worker(state, "w0", "a:1")
     add_worker(state, "w1", "b:7")
     commit(state, opening.open_iteration(state, OPEN, None))
@@ -59,8 +59,8 @@ def member_ids(state: DispatcherState) -> list[str]:
     return [worker.worker_id for worker in update.workers]
 
 
-def test_the_place_not_the_order_of_coming_is_the_index() -> None:
-    state = listed()
+def test_worker_index_is_its_place_in_list_not_order_of_arrival() -> None:
+    state = state_with_worker_list()
     add_worker(state, "late", "b:7")
     add_worker(state, "later", "a:9")
     assert shares.place_of(state, "late") == WorkerPlace(1, 2)
@@ -68,16 +68,16 @@ def test_the_place_not_the_order_of_coming_is_the_index() -> None:
     assert shares.place_of(DispatcherState(), "late") == WorkerPlace(0, 0)
 
 
-def test_an_address_without_a_place_is_refused_and_leaves_no_trace() -> None:
-    state = listed()
+def test_unlisted_worker_address_is_refused_without_trace() -> None:
+    state = state_with_worker_list()
     with pytest.raises(FailedPreconditionError, match=r"c:1 is not configured"):
         decide.register_worker(state, RegisterWorker(worker_id="w", address="c:1"))
     assert not state.workers
 
 
 @pytest.mark.parametrize("policy", STATIC)
-def test_without_a_list_static_policies_say_what_to_set(policy: ShardingPolicy) -> None:
-    state = listed(())
+def test_static_policy_without_worker_list_is_refused_naming_option(policy: ShardingPolicy) -> None:
+    state = state_with_worker_list(())
     request = replace(OPEN, policy=policy)
     for ask in (
         lambda: opening.dataset_to_plan(state, request),
@@ -88,14 +88,14 @@ def test_without_a_list_static_policies_say_what_to_set(policy: ShardingPolicy) 
 
 
 @pytest.mark.parametrize("policy", STATIC)
-def test_only_policies_that_divide_sources_list_them(policy: ShardingPolicy) -> None:
-    needed = opening.dataset_to_plan(listed(), replace(OPEN, policy=policy))
+def test_only_file_policies_list_sources(policy: ShardingPolicy) -> None:
+    needed = opening.dataset_to_plan(state_with_worker_list(), replace(OPEN, policy=policy))
     expects = policy in (ShardingPolicy.FILE, ShardingPolicy.FILE_OR_DATA)
     assert (needed is not None) == expects
 
 
-def test_an_iteration_ends_when_all_shards_are_finished() -> None:
-    state = divided()
+def test_iteration_ends_when_all_shards_are_finished() -> None:
+    state = state_with_iteration()
     assert answer_of(state) == (True, False, ()), "nothing beyond what the streams bring"
     commit(state, decide.finish_task(state, "w0", "i1"))
     assert member_ids(state) == ["w1"]
@@ -105,8 +105,8 @@ def test_an_iteration_ends_when_all_shards_are_finished() -> None:
     assert member_ids(state) == []
 
 
-def test_a_worker_that_never_came_is_missing() -> None:
-    state = listed()
+def test_listed_worker_that_never_registered_is_missing() -> None:
+    state = state_with_worker_list()
     add_worker(state, "w1", "b:7")
     answer = commit(state, opening.open_iteration(state, OPEN, "files"))
     assert (answer.num_shards, answer.listing) == (2, "files")
@@ -119,8 +119,8 @@ def test_a_worker_that_never_came_is_missing() -> None:
     assert member_ids(state) == ["w0"]
 
 
-def test_a_lost_workers_shard_stays_due_and_only_its_address_may_take_it() -> None:
-    state = divided()
+def test_shard_of_lost_worker_stays_due_for_its_address_only() -> None:
+    state = state_with_iteration()
     commit(state, decide.lose_worker(state, "w0"))
     assert answer_of(state) == (False, False, ("worker 0 of 2 at a:%port% (bound to a:1)",))
     with pytest.raises(FailedPreconditionError):
@@ -129,8 +129,8 @@ def test_a_lost_workers_shard_stays_due_and_only_its_address_may_take_it() -> No
     assert member_ids(state) == ["w3", "w1"]
 
 
-def test_a_worker_lost_after_its_shard_is_not_missed() -> None:
-    state = divided()
+def test_worker_lost_after_finishing_its_shard_is_not_missing() -> None:
+    state = state_with_iteration()
     commit(state, decide.finish_task(state, "w0", "i1"))
     commit(state, decide.lose_worker(state, "w0"))
     assert answer_of(state) == (True, False, ())
@@ -138,21 +138,21 @@ def test_a_worker_lost_after_its_shard_is_not_missed() -> None:
     assert member_ids(state) == ["w1"], "what is finished does not begin again"
 
 
-def test_a_restarted_worker_takes_its_address_over() -> None:
-    state = divided()
+def test_restarted_worker_takes_over_shard_of_its_address() -> None:
+    state = state_with_iteration()
     add_worker(state, "w2", "a:1")
     assert member_ids(state) == ["w2", "w1"]
     assert not state.iterations["i1"].shards[0]
 
 
-def test_bindings_and_shards_survive_the_shortened_journal() -> None:
-    state = divided()
+def test_bindings_and_shards_survive_journal_compaction() -> None:
+    state = state_with_iteration()
     commit(state, decide.finish_task(state, "w1", "i1"))
     assert compacted(state) == state
 
 
-def test_the_same_list_changes_nothing_and_another_one_waits_for_the_end() -> None:
-    state = divided()
+def test_changed_worker_list_is_refused_until_iteration_ends() -> None:
+    state = state_with_iteration()
     assert shares.set_worker_list(state, list(LIST)) == Decision(())
     with pytest.raises(InvalidArgumentError, match="names a:1 twice"):
         shares.set_worker_list(state, ("a:1", "a:1"))
@@ -166,8 +166,8 @@ def test_the_same_list_changes_nothing_and_another_one_waits_for_the_end() -> No
     add_worker(state, "w9", "c:4")
 
 
-def test_a_named_job_keeps_its_plan() -> None:
-    state = divided()
+def test_named_job_refuses_dataset_with_other_plan() -> None:
+    state = state_with_iteration()
     for number, fingerprint in ((1001, "a"), (1002, "a"), (1003, "b")):
         dataset = RegisterDataset(
             plan=b"p", schema=b"s", cardinality=10, compression="AUTO", fingerprint=fingerprint
@@ -182,8 +182,8 @@ def test_a_named_job_keeps_its_plan() -> None:
         opening.open_iteration(state, replace(same, dataset_id="1003", reader_id="r7"), None)
 
 
-def test_a_named_job_keeps_its_policy() -> None:
-    state = divided()
+def test_named_job_refuses_other_policy() -> None:
+    state = state_with_iteration()
     with pytest.raises(InvalidArgumentError, match="existing DATA, got FILE"):
         opening.open_iteration(
             state, replace(OPEN, policy=ShardingPolicy.FILE, reader_id="r2"), None

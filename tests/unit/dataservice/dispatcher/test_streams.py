@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from dataservice.dispatcher.plans import RowMark, WindowPlan
+from dataservice.dispatcher.plans import WindowPlan
 from dataservice.dispatcher.presence import Presence
 from dataservice.dispatcher.reports import ReaderReport
 from dataservice.dispatcher.requests import (
@@ -21,9 +21,10 @@ from dataservice.dispatcher.requests import (
 from dataservice.dispatcher.service import DispatcherService
 from dataservice.dispatcher.soft_state import SoftState
 from dataservice.job_options import JobOptions
-from dataservice.runtime.clock import ManualClock
+from dataservice.ranges import RowMark
 from dataservice.sharding import Split
 from dataservice.vocabulary import ShardingPolicy
+from tests.unit.manual_clock import ManualClock
 
 BEGIN = (RowMark(ALL_WINDOWS, 0, 0, False),)
 
@@ -78,19 +79,19 @@ def answer_fences(service: DispatcherService, broken: tuple[str, ...] = ()) -> i
     return len(fences)
 
 
-def test_a_new_stream_ends_the_leases_of_the_old_one(service: DispatcherService) -> None:
+def test_new_stream_ends_leases_of_old_stream(service: DispatcherService) -> None:
     assert lease(service, 1, BEGIN) == [(0, 0)]
     assert lease(service, 2, BEGIN) == []
     assert answer_fences(service) == 1
     assert lease(service, 3) == [(0, 1)]
 
 
-def test_the_first_request_of_a_stream_may_be_repeated(service: DispatcherService) -> None:
+def test_repeated_first_request_of_stream_gets_same_lease(service: DispatcherService) -> None:
     assert lease(service, 1, BEGIN) == lease(service, 1, BEGIN) == [(0, 0)]
     assert answer_fences(service) == 0
 
 
-def test_a_straggler_of_the_old_stream_gets_nothing(service: DispatcherService) -> None:
+def test_late_request_of_old_stream_gets_nothing(service: DispatcherService) -> None:
     lease(service, 1, BEGIN)
     lease(service, 3, BEGIN)
     answer_fences(service)
@@ -98,7 +99,7 @@ def test_a_straggler_of_the_old_stream_gets_nothing(service: DispatcherService) 
     assert lease(service, 4) == [(0, 1)]
 
 
-def test_a_copy_of_a_request_that_got_nothing_gets_nothing_later(
+def test_copy_of_denied_request_is_denied_later(
     service: DispatcherService,
 ) -> None:
     lease(service, 1, BEGIN)
@@ -108,7 +109,7 @@ def test_a_copy_of_a_request_that_got_nothing_gets_nothing_later(
     assert lease(service, 3, BEGIN) == [(0, 1)]
 
 
-def test_what_was_denied_to_a_reader_is_forgotten_with_it() -> None:
+def test_denials_of_reader_are_forgotten_with_it() -> None:
     # Also if the reader went with its job, for which there is no event of its own.
     soft_state = SoftState(Presence(10.0, 60.0, 0.0))
     request = LeaseWindows(worker_id="w", iteration_id="i", reader_id="r", count=1, sequence=2)

@@ -49,7 +49,7 @@ def version_of(worker_ids: Iterable[str]) -> int:
     return worker_set.version
 
 
-def told(update: WorkersUpdate) -> pb.SyncReply:
+def sync_reply_of(update: WorkersUpdate) -> pb.SyncReply:
     return pb.SyncReply(
         workers=[
             pb.WorkerInfo(worker_id=w.worker_id, address=w.address, host_id=w.host_id)
@@ -61,7 +61,7 @@ def told(update: WorkersUpdate) -> pb.SyncReply:
     )
 
 
-def test_one_change_is_told_as_one() -> None:
+def test_reader_with_known_version_is_told_changes_only() -> None:
     worker_set, workers = WorkerSet(), dict[WorkerId, Worker]()
     for number in range(100):
         toggle(worker_set, workers, number)
@@ -74,7 +74,7 @@ def test_one_change_is_told_as_one() -> None:
     assert worker_set.since(worker_set.version, workers) == unchanged
 
 
-def test_who_knows_nothing_or_too_little_gets_all(monkeypatch) -> None:
+def test_reader_with_unknown_or_old_version_is_told_whole_set(monkeypatch) -> None:
     monkeypatch.setattr(module, "CHANGES_KEPT", 3)
     worker_set, workers = WorkerSet(), dict[WorkerId, Worker]()
     toggle(worker_set, workers, 0)
@@ -87,7 +87,7 @@ def test_who_knows_nothing_or_too_little_gets_all(monkeypatch) -> None:
         assert update.workers == tuple(workers.values())
 
 
-def test_a_worker_that_came_and_went_leaves_the_version_as_it_was() -> None:
+def test_worker_that_came_and_left_restores_version() -> None:
     worker_set, workers = WorkerSet(), dict[WorkerId, Worker]()
     toggle(worker_set, workers, 1)
     known = worker_set.version
@@ -97,7 +97,7 @@ def test_a_worker_that_came_and_went_leaves_the_version_as_it_was() -> None:
     assert worker_set.since(known, workers) == WorkersUpdate(known, (), (), is_change=True)
 
 
-def test_repeats_change_nothing() -> None:
+def test_repeated_add_or_unknown_drop_keeps_version() -> None:
     worker_set = WorkerSet()
     worker_set.add(WorkerId("w1"))
     version = worker_set.version
@@ -110,16 +110,14 @@ def test_repeats_change_nothing() -> None:
     st.lists(st.one_of(st.integers(0, 5), st.sampled_from(["ask", "restart"])), max_size=40),
     st.sampled_from(["AUTO", "LOCAL"]),
 )
-def test_what_a_reader_adds_up_is_what_it_may_read_of_its_version(
-    steps: list[int | str], target: str
-) -> None:
+def test_applied_updates_equal_workers_reader_may_read(steps: list[int | str], target: str) -> None:
     worker_set, workers, known = WorkerSet(), dict[WorkerId, Worker](), KnownWorkers()
     targets = Targets(JobOptions(target_workers=target), ShardingPolicy.DYNAMIC, "boot-1")
     for step in steps:
         if isinstance(step, int):
             toggle(worker_set, workers, step)
         elif step == "ask":
-            reply = told(worker_set.since(known.version, workers))
+            reply = sync_reply_of(worker_set.since(known.version, workers))
             targets.narrow(reply)
             known.apply(reply)
             assert known.addresses.keys() == {
@@ -135,13 +133,15 @@ def test_what_a_reader_adds_up_is_what_it_may_read_of_its_version(
 
 
 @pytest.mark.parametrize(("target", "readers"), [("AUTO", 40), ("LOCAL", 0)])
-def test_readers_are_not_counted_for_the_workers_of_one_host(target: str, readers: int) -> None:
+def test_reader_count_is_dropped_for_local_workers(target: str, readers: int) -> None:
     reply = pb.SyncReply(readers=40, workers=[pb.WorkerInfo(worker_id="w", host_id="boot-1")])
     Targets(JobOptions(target_workers=target), ShardingPolicy.DYNAMIC, "boot-1").narrow(reply)
     assert reply.readers == readers
 
 
-def folded(packed: PackedWorkers, worker_set: WorkerSet, workers: Workers) -> pb.OpenIterationReply:
+def packed_reply(
+    packed: PackedWorkers, worker_set: WorkerSet, workers: Workers
+) -> pb.OpenIterationReply:
     reply = pb.OpenIterationReply()
     packed.add_to(reply, tuple(workers.values()), worker_set.version)
     # As it arrives over the wire.
@@ -149,12 +149,12 @@ def folded(packed: PackedWorkers, worker_set: WorkerSet, workers: Workers) -> pb
 
 
 @given(st.lists(st.integers(0, 12), max_size=60))
-def test_a_packed_list_with_changes_stands_for_exactly_the_workers(steps: list[int]) -> None:
+def test_unfolded_worker_list_equals_current_workers(steps: list[int]) -> None:
     packed = PackedWorkers(few=3)
     worker_set, workers = WorkerSet(), dict[WorkerId, Worker]()
     for number in steps:
         toggle(worker_set, workers, number)
-        reply = folded(packed, worker_set, workers)
+        reply = packed_reply(packed, worker_set, workers)
         unfold(reply)
         told_of = {w.worker_id: w.address for w in reply.workers}
         assert told_of == {w.worker_id: w.address for w in workers.values()}
@@ -163,21 +163,21 @@ def test_a_packed_list_with_changes_stands_for_exactly_the_workers(steps: list[i
         assert not reply.worker_list
 
 
-def test_many_workers_are_packed_once_for_readers_that_come_while_workers_do() -> None:
+def test_worker_list_is_packed_once_while_few_workers_change() -> None:
     packed = PackedWorkers()
     worker_set, workers = WorkerSet(), dict[WorkerId, Worker]()
     for number in range(2_000):
         toggle(worker_set, workers, number)
-    first = folded(packed, worker_set, workers)
+    first = packed_reply(packed, worker_set, workers)
     for number in (5, 2_000):
         toggle(worker_set, workers, number)
-    second = folded(packed, worker_set, workers)
+    second = packed_reply(packed, worker_set, workers)
     assert len(first.worker_list) < 40_000
     assert second.worker_list == first.worker_list
     assert [w.worker_id for w in second.workers] == ["w2000"]
     assert second.lost_worker_ids == ["w5"]
 
 
-def test_a_damaged_list_is_an_error() -> None:
+def test_damaged_worker_list_is_data_loss() -> None:
     with pytest.raises(DataLossError, match="list of workers"):
         unfold(pb.SyncReply(worker_list=b"no list"))

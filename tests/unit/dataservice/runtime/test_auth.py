@@ -39,7 +39,9 @@ def token_file(path: Path, token: str, mode: int = 0o600) -> Path:
     return path
 
 
-def test_sources_in_order_of_precedence(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_token_sources_are_tried_in_order_of_precedence(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     token_file(default_token_path(), "by-default\n")
     assert resolve_token() == "by-default"
     monkeypatch.setenv(TOKEN_FILE_ENV, str(token_file(home / "token", "by-file\n")))
@@ -49,7 +51,7 @@ def test_sources_in_order_of_precedence(home: Path, monkeypatch: pytest.MonkeyPa
     assert resolve_token("explicit") == "explicit"
 
 
-def test_the_first_use_makes_a_private_file_that_later_uses_find() -> None:
+def test_first_use_creates_private_token_file_that_later_uses_read() -> None:
     token = resolve_token()
     path = default_token_path()
     assert len(token) >= 43
@@ -59,7 +61,7 @@ def test_the_first_use_makes_a_private_file_that_later_uses_find() -> None:
     assert os.listdir(path.parent) == ["token"]
 
 
-def test_the_home_directory_is_used_without_xdg(
+def test_default_token_path_without_xdg_lies_in_home_directory(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("XDG_STATE_HOME")
@@ -67,7 +69,7 @@ def test_the_home_directory_is_used_without_xdg(
     assert default_token_path() == home / ".local/state/dataservice/token"
 
 
-def test_starting_at_once_agrees_on_one_token() -> None:
+def test_concurrent_first_uses_agree_on_one_token() -> None:
     barrier = threading.Barrier(8)
 
     def start(_: int) -> str:
@@ -80,13 +82,13 @@ def test_starting_at_once_agrees_on_one_token() -> None:
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o640, 0o602])
-def test_a_file_that_others_may_read_is_refused(mode: int) -> None:
+def test_token_file_accessible_to_other_users_is_refused(mode: int) -> None:
     path = token_file(default_token_path(), "leaked", mode)
     with pytest.raises(FailedPreconditionError, match=f"chmod 600 {path}"):
         resolve_token()
 
 
-def test_a_named_file_that_is_missing_is_no_reason_to_fall_back(
+def test_missing_named_token_file_is_refused_without_fallback(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     token_file(default_token_path(), "by-default")
@@ -96,7 +98,7 @@ def test_a_named_file_that_is_missing_is_no_reason_to_fall_back(
             resolve_token()
 
 
-def test_binary_files_are_refused(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_binary_token_file_is_refused(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = token_file(home / "token", "")
     path.write_bytes(b"\xff\xfe")
     monkeypatch.setenv(TOKEN_FILE_ENV, str(path))
@@ -105,19 +107,19 @@ def test_binary_files_are_refused(home: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("token", ["", "two words", "line\nbreak", "clé", "\x00"])
-def test_tokens_that_would_not_survive_a_header_are_refused(token: str) -> None:
+def test_token_of_other_than_visible_ascii_is_refused_unechoed(token: str) -> None:
     with pytest.raises(InvalidArgumentError, match="visible ASCII") as caught:
         resolve_token(token)
     assert not token or token not in str(caught.value)
 
 
-def test_an_empty_variable_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_empty_token_variable_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(TOKEN_ENV, "")
     with pytest.raises(InvalidArgumentError, match=TOKEN_ENV):
         resolve_token()
 
 
-def test_a_directory_that_cannot_be_made_says_what_to_do(
+def test_uncreatable_token_directory_is_refused_naming_remedy(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(token_file(home / "file", "")))
@@ -135,7 +137,7 @@ def without_home(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return home / "temporary" / f"dataservice-token-{os.getuid()}"
 
 
-def test_without_a_home_the_token_is_in_a_temporary_folder_of_the_user_alone(
+def test_token_without_home_lies_in_private_temporary_folder(
     without_home: Path,
 ) -> None:
     token = resolve_token()
@@ -144,14 +146,14 @@ def test_without_a_home_the_token_is_in_a_temporary_folder_of_the_user_alone(
     assert (without_home / "token").read_text().strip() == token
 
 
-def test_a_temporary_folder_that_others_can_write_into_holds_no_token(without_home: Path) -> None:
+def test_world_writable_temporary_token_folder_is_refused(without_home: Path) -> None:
     without_home.mkdir(mode=0o700)
     without_home.chmod(0o777)
     with pytest.raises(FailedPreconditionError, match=f"not a folder of this user.*{TOKEN_ENV}"):
         resolve_token()
 
 
-def test_a_home_that_is_closed_to_this_user_is_none(
+def test_inaccessible_home_counts_as_no_home(
     without_home: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     look = Path.stat
@@ -166,14 +168,14 @@ def test_a_home_that_is_closed_to_this_user_is_none(
     assert os.path.exists(without_home / "token")
 
 
-def test_comparison() -> None:
+def test_tokens_equal_accepts_only_identical_tokens() -> None:
     assert tokens_equal("secret", "secret")
     assert tokens_equal("secret", b"secret")
     for other in ("Secret", "secre", "secret ", "", "sécret", b"\xff", None):
         assert not tokens_equal("secret", other)
 
 
-def test_tls_is_off_without_paths_and_needs_whole_pairs() -> None:
+def test_tls_config_is_none_without_paths_and_refuses_half_a_pair() -> None:
     assert TlsConfig.of(None, None, None) is None
     with pytest.raises(InvalidArgumentError, match=r"c\.pem"):
         TlsConfig.of("c.pem", None, None)
@@ -181,7 +183,7 @@ def test_tls_is_off_without_paths_and_needs_whole_pairs() -> None:
         TlsConfig(ca_path="ca.pem").read_server_pair()
 
 
-def test_tls_files(home: Path) -> None:
+def test_missing_or_invalid_tls_files_are_refused_naming_them(home: Path) -> None:
     certificate, key = home / "c.pem", home / "k.pem"
     certificate.write_bytes(b"certificate")
     key.write_bytes(b"key")

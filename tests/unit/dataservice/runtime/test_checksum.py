@@ -20,12 +20,12 @@ from dataservice.runtime.checksum import checksum
         (bytes(range(256)), 8902234795081500165),
     ],
 )
-def test_known_values(body: bytes, expected: int) -> None:
+def test_checksums_of_known_bodies_never_change(body: bytes, expected: int) -> None:
     assert checksum(body) == expected
 
 
 @given(st.binary(min_size=1, max_size=200), st.data())
-def test_a_flipped_bit_changes_it(body: bytes, data: st.DataObject) -> None:
+def test_flipped_bit_changes_checksum(body: bytes, data: st.DataObject) -> None:
     bit = data.draw(st.integers(0, len(body) * 8 - 1))
     damaged = bytearray(body)
     damaged[bit // 8] ^= 1 << bit % 8
@@ -33,11 +33,11 @@ def test_a_flipped_bit_changes_it(body: bytes, data: st.DataObject) -> None:
 
 
 @given(st.binary(max_size=100))
-def test_added_zeros_change_it(body: bytes) -> None:
+def test_appended_zeros_change_checksum(body: bytes) -> None:
     assert len({checksum(body + bytes(count)) for count in range(20)}) == 20
 
 
-def test_swapped_and_repeated_words_change_it() -> None:
+def test_swapped_words_change_checksum() -> None:
     words = np.random.default_rng(0).integers(0, 2**63, 64)
     seen = {checksum(words)}
     for left in range(64):
@@ -49,6 +49,6 @@ def test_swapped_and_repeated_words_change_it() -> None:
 
 
 @given(st.binary(max_size=100), st.integers(1, 7))
-def test_alignment_does_not_matter(body: bytes, shift: int) -> None:
+def test_unaligned_body_has_same_checksum(body: bytes, shift: int) -> None:
     shifted = pa.py_buffer(bytes(shift) + body).slice(shift)
     assert checksum(shifted) == checksum(body)

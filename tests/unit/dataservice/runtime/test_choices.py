@@ -57,7 +57,9 @@ def exchange(protocol: str) -> None:
         (lambda: ps.callbacks.EarlyStopping(mode="mini"), "'max' or 'auto'", "'min'"),
     ],
 )
-def test_what_there_is_and_what_was_meant(call: Callable[[], Any], known: str, meant: str) -> None:
+def test_unknown_name_error_lists_choices_and_suggests_nearest(
+    call: Callable[[], Any], known: str, meant: str
+) -> None:
     with pytest.raises(InvalidArgumentError) as caught:
         call()
     assert known in str(caught.value)
@@ -72,7 +74,9 @@ def test_what_there_is_and_what_was_meant(call: Callable[[], Any], known: str, m
         (ps.ReduceOp, "AVG_MEAN", "MEAN"),
     ],
 )
-def test_an_unknown_member_is_told_what_there_is(choices: Any, wrong: str, meant: str) -> None:
+def test_unknown_enum_member_error_lists_members_and_suggests_nearest(
+    choices: Any, wrong: str, meant: str
+) -> None:
     said = rf"{choices.__name__} has no '{wrong}'; there are .*{meant}.*mean {choices.__name__}."
     with pytest.raises(AttributeError, match=said) as caught:
         getattr(choices, wrong)
@@ -86,7 +90,7 @@ def test_an_unknown_member_is_told_what_there_is(choices: Any, wrong: str, meant
     assert not hasattr(choices, "__wrapped__")
 
 
-def test_nothing_is_guessed_where_nothing_is_near() -> None:
+def test_name_far_from_all_choices_is_refused_without_suggestion() -> None:
     assert nearest("pigeon", ("flight", "grpc")) == ""
     assert in_words(["a"]) == "'a'"
     for value in (3, ["a"], b"a"):

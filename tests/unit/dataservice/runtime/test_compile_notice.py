@@ -1,4 +1,4 @@
-"""Who waits while kernels are compiled is told why, once; who hardly waits is not."""
+"""The notice of kernel compilation: logged once when compiling takes long, else never."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ def compile_one(notice: CompileNotice, clock: Clock, time_s: float) -> None:
     notice.end()
 
 
-def test_what_takes_long_in_all_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_compilation_that_is_long_in_total_is_warned_of_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     clock = Clock()
     notice = CompileNotice(clock)
     compile_one(notice, clock, 1.9)
@@ -37,7 +39,7 @@ def test_what_takes_long_in_all_is_told_once(caplog: pytest.LogCaptureFixture) -
     assert caplog.records[0].levelno == logging.WARNING
 
 
-def test_a_function_that_is_compiled_inside_of_another_counts_once(
+def test_nested_compilation_time_is_counted_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     clock = Clock()

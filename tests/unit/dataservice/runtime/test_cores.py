@@ -25,11 +25,11 @@ def quota_v1(path: str, files: dict[str, str], root: str = "/") -> int | None:
     return quota_cores(groups("cpu", V1_MEMBER.format(path=path), V1.format(root=root)), files.get)
 
 
-def test_a_container_sees_its_own_group_as_the_root() -> None:
+def test_quota_of_container_is_read_from_root_group() -> None:
     assert quota_v2("/", {"/sys/fs/cgroup/cpu.max": "200000 100000\n"}) == 2
 
 
-def test_the_smallest_quota_up_the_tree_counts() -> None:
+def test_smallest_quota_among_ancestor_groups_applies() -> None:
     files = {
         "/sys/fs/cgroup/pods/pod7/app/cpu.max": "max 100000\n",
         "/sys/fs/cgroup/pods/pod7/cpu.max": "300000 100000\n",
@@ -44,19 +44,19 @@ def test_the_smallest_quota_up_the_tree_counts() -> None:
     ("quota", "whole"),
     [("150000 100000", 2), ("10000 100000", 1), ("200000", 2), ("800000 200000", 4)],
 )
-def test_a_part_of_a_core_counts_as_one(quota: str, whole: int) -> None:
+def test_fractional_quota_is_rounded_up_to_whole_cores(quota: str, whole: int) -> None:
     assert quota_v2("/", {"/sys/fs/cgroup/cpu.max": quota}) == whole
 
 
 @pytest.mark.parametrize("text", ["max 100000", "", "-1 100000", "many 100000", "200000 0"])
-def test_what_says_nothing_is_no_quota(text: str) -> None:
+def test_missing_or_invalid_quota_file_means_no_quota(text: str) -> None:
     assert quota_v2("/", {"/sys/fs/cgroup/cpu.max": text}) is None
     assert quota_v2("/", {}) is None
     assert quota_cores(groups("cpu", "", ""), {}.get) is None
     assert quota_cores(groups("cpu", "not a line\n0::/\n", "neither - \n35 24\n"), {}.get) is None
 
 
-def test_the_mounted_part_of_the_tree_is_found_without_a_namespace() -> None:
+def test_quota_in_mounted_subtree_is_found_without_cgroup_namespace() -> None:
     """Without a namespace, Docker shows the whole path but mounts only the container's part."""
     group = {"/sys/fs/cgroup/cpu.max": "200000 100000"}
     assert quota_v2("/docker/1f", group, root="/docker/1f") == 2
@@ -64,13 +64,13 @@ def test_the_mounted_part_of_the_tree_is_found_without_a_namespace() -> None:
     assert quota_v2("/docker/1f/job", inner, root="/docker/1f") == 1
 
 
-def test_a_path_that_leads_out_of_the_mounted_part_is_the_containers_own() -> None:
+def test_group_path_outside_mounted_subtree_is_read_as_its_root() -> None:
     group = {"/sys/fs/cgroup/cpu.max": "200000 100000"}
     assert quota_v2("/../../elsewhere", group) == 2
     assert quota_v2("/user.slice", group, root="/docker/1f") == 2
 
 
-def test_the_first_version_keeps_quota_and_period_apart() -> None:
+def test_cgroup_v1_quota_is_read_from_quota_and_period_files() -> None:
     folder = "/sys/fs/cgroup/cpu,cpuacct/docker/1f"
     files = {f"{folder}/cpu.cfs_quota_us": "250000\n", f"{folder}/cpu.cfs_period_us": "100000\n"}
     assert quota_v1("/docker/1f", files) == 3
@@ -81,7 +81,7 @@ def test_the_first_version_keeps_quota_and_period_apart() -> None:
     assert quota_v1("/docker/1f", files) == 2
 
 
-def test_files_of_other_controllers_are_not_asked() -> None:
+def test_quota_lookup_reads_only_files_of_cpu_controller() -> None:
     asked: list[str] = []
     quota_cores(groups("cpu", V1_MEMBER.format(path="/a"), V1.format(root="/")), asked.append)  # type: ignore
     assert {path.rpartition("/")[0] for path in asked} == {
@@ -90,7 +90,9 @@ def test_files_of_other_controllers_are_not_asked() -> None:
     }
 
 
-def test_a_quota_bounds_the_cores_and_what_libraries_start(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_quota_limits_available_cores_and_threads_of_libraries(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(cores, "_runnable", lambda: 64)
     monkeypatch.setenv("OPENBLAS_NUM_THREADS", "7")
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):
@@ -109,7 +111,7 @@ def test_a_quota_bounds_the_cores_and_what_libraries_start(monkeypatch: pytest.M
     assert available_cores() == 64
 
 
-def test_what_the_user_chose_for_openmp_holds_for_those_that_follow_it(
+def test_omp_num_threads_of_user_is_not_overridden_for_blas_libraries(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(cores, "_runnable", lambda: 64)

@@ -21,11 +21,13 @@ class Served:
 
 
 @pytest.fixture(autouse=True)
-def _nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+def _empty_registry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ending, "_running", type(ending._running)())
 
 
-def test_the_newest_ends_first_and_each_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_objects_end_once_each_newest_first_despite_errors(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     ended: list[str] = []
     kept = [Served(name, ended) for name in ("dispatcher", "bad", "reader")]
     ending.end_all()
@@ -35,7 +37,7 @@ def test_the_newest_ends_first_and_each_once(caplog: pytest.LogCaptureFixture) -
     assert len(kept) == 3
 
 
-def test_being_listed_keeps_nothing_alive() -> None:
+def test_registered_object_is_not_kept_alive() -> None:
     ended: list[str] = []
     Served("forgotten", ended)
     gc.collect()

@@ -14,14 +14,16 @@ from dataservice.runtime import forking
 from dataservice.runtime.forking import Origin, left_to_parent
 
 
-class Thing:
+class PackageObject:
     pass
 
 
-Thing.__module__ = "made_up.things"
+PackageObject.__module__ = "made_up.things"
 
 
-def test_what_is_made_here_is_of_use_here_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_object_of_parent_process_is_refused_in_forked_child(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     origin = Origin()
     origin.check("a reader")
     parent = os.getpid()
@@ -35,8 +37,8 @@ def test_what_is_made_here_is_of_use_here_only(monkeypatch: pytest.MonkeyPatch) 
     assert Origin().is_here
 
 
-def test_a_fork_changes_nothing_in_the_parent() -> None:
-    thing: Any = left_to_parent(Thing())
+def test_fork_leaves_reference_counts_of_parent_unchanged() -> None:
+    thing: Any = left_to_parent(PackageObject())
     before = sys.getrefcount(thing)
     forking._add_references()
     assert sys.getrefcount(thing) > before
@@ -47,11 +49,11 @@ def test_a_fork_changes_nothing_in_the_parent() -> None:
     assert forgotten() is None
 
 
-def test_in_a_child_nothing_is_done_when_the_parents_are_forgotten(
+def test_forked_child_detaches_finalizers_of_package_objects(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(forking, "_PACKAGES", ("made_up",))
-    thing, other = Thing(), type("Other", (), {})()
+    thing, other = PackageObject(), type("Other", (), {})()
     finalizers = [weakref.finalize(each, list) for each in (thing, other)]
     forking._detach_finalizers()
     assert [finalizer.alive for finalizer in finalizers] == [False, True]

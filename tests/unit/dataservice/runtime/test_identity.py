@@ -1,4 +1,4 @@
-"""What a process states about itself."""
+"""The age of a process: from /proc where there is one, else from the import of the package."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import pytest
 from dataservice.runtime import identity
 
 
-def test_a_process_grows_older() -> None:
+def test_process_age_counts_from_process_start_and_grows() -> None:
     since_import_s, first_s = time.monotonic() - identity._IMPORTED_S, identity.process_age_s()
     assert first_s > since_import_s - 0.1, "it began before it imported anything"
     assert identity.process_age_s() >= first_s
 
 
-def test_the_name_of_a_process_may_hold_anything(
+def test_process_age_is_read_despite_parentheses_in_process_name(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stat, uptime = tmp_path / "stat", tmp_path / "uptime"
@@ -29,7 +29,7 @@ def test_the_name_of_a_process_may_hold_anything(
     assert identity.process_age_s() == 42.5 - 1_000 / os.sysconf("SC_CLK_TCK")
 
 
-def test_without_proc_the_age_is_that_of_the_import(
+def test_process_age_without_proc_counts_from_import(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(identity, "_OWN_STAT", tmp_path / "none")

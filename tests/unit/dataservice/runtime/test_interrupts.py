@@ -22,29 +22,29 @@ from dataservice.runtime.interrupts import HeldInterrupts
 from tests.unit.dataservice.dataset.checkpoint_checker import numbers, open_stream, values
 
 
-def _interrupted(interrupts: HeldInterrupts, rest: Callable[[], object]) -> None:
+def _interrupt_within(interrupts: HeldInterrupts, rest: Callable[[], object]) -> None:
     with interrupts:
         signal.raise_signal(signal.SIGINT)
         rest()
 
 
-def test_an_interrupt_waits_for_the_end_of_the_block() -> None:
+def test_held_interrupt_is_raised_at_end_of_block() -> None:
     interrupts, done = HeldInterrupts(), []
     with pytest.raises(KeyboardInterrupt):
-        _interrupted(interrupts, lambda: done.append("the rest"))
+        _interrupt_within(interrupts, lambda: done.append("the rest"))
     assert done
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_an_interrupt_comes_through_where_it_is_let() -> None:
+def test_held_interrupt_is_raised_where_block_lets_it_through() -> None:
     interrupts = HeldInterrupts()
     interrupts.let_through()
     with pytest.raises(KeyboardInterrupt) as raised:
-        _interrupted(interrupts, interrupts.let_through)
+        _interrupt_within(interrupts, interrupts.let_through)
     assert interrupts.raised(raised.value)
 
 
-def test_other_threads_let_no_interrupt_through() -> None:
+def test_let_through_in_other_thread_raises_no_interrupt() -> None:
     interrupts, failures = HeldInterrupts(), []
 
     def elsewhere() -> None:
@@ -59,11 +59,11 @@ def test_other_threads_let_no_interrupt_through() -> None:
         thread.join(60)
 
     with pytest.raises(KeyboardInterrupt):
-        _interrupted(interrupts, wait_for_another)
+        _interrupt_within(interrupts, wait_for_another)
     assert not failures
 
 
-def test_a_second_interrupt_is_raised_where_the_program_is() -> None:
+def test_second_interrupt_is_raised_at_once() -> None:
     interrupts, done = HeldInterrupts(), []
 
     def interrupt_again() -> None:
@@ -72,25 +72,25 @@ def test_a_second_interrupt_is_raised_where_the_program_is() -> None:
         done.append("twice")
 
     with pytest.raises(KeyboardInterrupt) as raised:
-        _interrupted(interrupts, interrupt_again)
+        _interrupt_within(interrupts, interrupt_again)
     assert done == ["once"]
     assert not interrupts.raised(raised.value)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_a_handler_that_was_put_back_after_its_block_raises_at_once() -> None:
+def test_handler_restored_after_its_block_raises_at_once() -> None:
     interrupts = HeldInterrupts()
     with interrupts:
         kept = signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGINT, kept)
     try:
         with pytest.raises(KeyboardInterrupt):
-            _interrupted(interrupts, lambda: None)
+            _interrupt_within(interrupts, lambda: None)
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def test_a_program_with_a_handler_of_its_own_keeps_it() -> None:
+def test_custom_sigint_handler_of_program_is_kept() -> None:
     came: list[int] = []
     before = signal.signal(signal.SIGINT, lambda number, _frame: came.append(number))
     try:
@@ -101,7 +101,7 @@ def test_a_program_with_a_handler_of_its_own_keeps_it() -> None:
         signal.signal(signal.SIGINT, before)
 
 
-class _Interrupted(BatchStream):
+class _InterruptedStream(BatchStream):
     """A stream that is interrupted once before each batch."""
 
     def __init__(self, stream: BatchStream) -> None:
@@ -138,14 +138,14 @@ class _Interrupted(BatchStream):
         lambda d: d.map(lambda c: {"x": c["x"] + 1}).batch(5),
     ],
 )
-def test_operators_lose_nothing_and_know_where_they_are(
+def test_interrupted_operator_loses_no_rows_and_has_exact_state(
     pipeline: Callable[[Dataset], Dataset],
 ) -> None:
     dataset = pipeline(numbers(20))
     node = dataset.node
     assert isinstance(node, Operator)
     expected = values(list(open_stream(dataset)))
-    stream = node.attach(_Interrupted(node.input.run(RunContext())), RunContext())
+    stream = node.attach(_InterruptedStream(node.input.run(RunContext())), RunContext())
     seen: list[pa.RecordBatch] = []
     interruptions = 0
     while True:
@@ -162,7 +162,7 @@ def test_operators_lose_nothing_and_know_where_they_are(
     assert interruptions > 1
 
 
-class _Interrupting:
+class _InterruptingFunction:
     """A function of columns that raises SIGINT during its calls with these numbers."""
 
     def __init__(self, *calls: int) -> None:
@@ -188,11 +188,11 @@ class _Interrupting:
         (lambda d, function: d.map(function).prefetch(2), (1,)),
     ],
 )
-def test_a_dataset_that_is_read_here_goes_on_where_it_was(
+def test_local_iterator_resumes_at_its_position_after_interrupt(
     pipeline: Callable[..., Dataset], calls: tuple[int, ...]
 ) -> None:
-    expected = values(list(pipeline(numbers(20), _Interrupting())))
-    iterator = iter(pipeline(numbers(20), _Interrupting(*calls)))
+    expected = values(list(pipeline(numbers(20), _InterruptingFunction())))
+    iterator = iter(pipeline(numbers(20), _InterruptingFunction(*calls)))
     seen: list[pa.RecordBatch] = []
     states: list[tuple[int, dict[str, Any]]] = []
     while True:
@@ -208,13 +208,13 @@ def test_a_dataset_that_is_read_here_goes_on_where_it_was(
     assert values(seen) == expected
     assert states
     for count, state in states:
-        again = iter(pipeline(numbers(20), _Interrupting()))
+        again = iter(pipeline(numbers(20), _InterruptingFunction()))
         again.load_state_dict(state)
         assert values([*seen[:count], *again]) == expected
 
 
-def test_an_interrupt_while_rows_take_their_form_costs_none() -> None:
-    function = _Interrupting(2)
+def test_interrupt_during_conversion_in_next_as_loses_no_rows() -> None:
+    function = _InterruptingFunction(2)
     iterator = iter(numbers(20).batch(8))
     seen = []
     while len(seen) < 3:
@@ -223,7 +223,7 @@ def test_an_interrupt_while_rows_take_their_form_costs_none() -> None:
     assert np.concatenate(seen).tolist() == [2 * x for x in range(20)]
 
 
-def test_an_interrupt_before_an_element_is_counted_costs_none(
+def test_interrupt_before_element_is_counted_loses_no_rows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     passed, calls = anchor.Anchor.count_element, []
@@ -244,11 +244,11 @@ def test_an_interrupt_before_an_element_is_counted_costs_none(
     assert len(calls) > 2
 
 
-def test_an_element_that_could_not_take_its_form_does_not_come_again() -> None:
+def test_element_whose_conversion_failed_is_not_repeated_after_interrupt() -> None:
     def fail(_: object) -> None:
         raise ValueError("no form")
 
-    iterator = iter(numbers(20).map(_Interrupting(3)))
+    iterator = iter(numbers(20).map(_InterruptingFunction(3)))
     seen = [next(iterator)]
     with pytest.raises(ValueError, match="no form"):
         iterator.next_as(fail)
@@ -258,7 +258,7 @@ def test_an_element_that_could_not_take_its_form_does_not_come_again() -> None:
 
 
 @pytest.mark.parametrize("reads_service", [False, True])
-def test_after_an_element_that_could_not_take_its_form_the_next_one_comes(
+def test_failed_conversion_is_followed_by_next_element(
     reads_service: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(iterator, "goes_on_after_interrupt", lambda _: reads_service)
@@ -269,11 +269,11 @@ def test_after_an_element_that_could_not_take_its_form_the_next_one_comes(
 
 
 @pytest.mark.parametrize("moves_every_s", [0.0, 3600.0])
-def test_the_place_is_exact_however_old_the_position_that_is_known(
+def test_interrupted_iterator_resumes_exactly_however_old_its_anchor(
     moves_every_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(anchor, "_MOVES_EVERY_S", moves_every_s)
-    data = numbers(40, [5] * 8).map(_Interrupting(4, 6, 7)).batch(2)
+    data = numbers(40, [5] * 8).map(_InterruptingFunction(4, 6, 7)).batch(2)
     iterator = iter(data)
     seen: list[pa.RecordBatch] = []
     while len(seen) < 20:
@@ -284,8 +284,8 @@ def test_the_place_is_exact_however_old_the_position_that_is_known(
     assert values(seen) == [2 * x for x in range(40)]
 
 
-def test_what_cannot_be_read_again_is_closed_by_an_interrupt() -> None:
-    data = numbers(20).map(_Interrupting(2), deterministic=False)
+def test_interrupt_closes_iterator_of_nondeterministic_dataset() -> None:
+    data = numbers(20).map(_InterruptingFunction(2), deterministic=False)
     iterator = iter(data)
     next(iterator)
     with pytest.raises(KeyboardInterrupt):
@@ -295,8 +295,8 @@ def test_what_cannot_be_read_again_is_closed_by_an_interrupt() -> None:
         next(iterator)
 
 
-def test_an_interrupted_iterator_that_is_closed_stays_closed() -> None:
-    iterator = iter(numbers(20).map(_Interrupting(1)))
+def test_interrupted_iterator_stays_closed_once_closed() -> None:
+    iterator = iter(numbers(20).map(_InterruptingFunction(1)))
     with pytest.raises(KeyboardInterrupt):
         next(iterator)
     iterator.close()

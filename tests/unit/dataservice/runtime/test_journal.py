@@ -19,15 +19,15 @@ from dataservice.errors import (
     FailedPreconditionError,
     ResourceExhaustedError,
 )
-from dataservice.runtime.journal import Journal, MemoryJournal, SqliteJournal
+from dataservice.runtime.journal import Journal, SqliteJournal
 
 APPENDS = [[b"frame %d of append %d" % (i, n) * 20 for i in range(3)] for n in range(12)]
 ALL = [frame for frames in APPENDS for frame in frames]
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-def journal(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> Iterator[Journal]:
-    made = MemoryJournal() if request.param == "memory" else SqliteJournal(tmp_path / "j")
+@pytest.fixture
+def journal(tmp_path: pathlib.Path) -> Iterator[Journal]:
+    made = SqliteJournal(tmp_path / "j")
     yield made
     made.close()
 
@@ -78,10 +78,10 @@ def copy_of(files: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:
     return folder / "copy"
 
 
-# --- both kinds
+# --- Frames
 
 
-def test_frames_come_back_in_order(journal: Journal) -> None:
+def test_appended_frames_are_replayed_in_order(journal: Journal) -> None:
     assert list(journal.replay()) == []
     journal.append([])
     journal.append([b"a", b"", b"\x00\xff"])
@@ -89,7 +89,7 @@ def test_frames_come_back_in_order(journal: Journal) -> None:
     assert list(journal.replay()) == [b"a", b"", b"\x00\xff", b"b"]
 
 
-def test_replay_is_as_of_its_call(journal: Journal) -> None:
+def test_replay_omits_frames_appended_after_its_call(journal: Journal) -> None:
     journal.append([b"a"])
     frames = journal.replay()
     first = next(frames)
@@ -97,7 +97,7 @@ def test_replay_is_as_of_its_call(journal: Journal) -> None:
     assert [first, *frames] == [b"a"]
 
 
-def test_replace_puts_frames_in_place_of_all(journal: Journal) -> None:
+def test_replace_discards_all_earlier_frames(journal: Journal) -> None:
     journal.append([b"a", b"b"])
     journal.replace([b"sum"])
     journal.append([b"c"])
@@ -106,7 +106,7 @@ def test_replace_puts_frames_in_place_of_all(journal: Journal) -> None:
     assert list(journal.replay()) == []
 
 
-def test_a_closed_journal_refuses_frames(journal: Journal) -> None:
+def test_closed_journal_refuses_frames(journal: Journal) -> None:
     journal.close()
     journal.close()
     with pytest.raises(FailedPreconditionError, match="closed"):
@@ -115,7 +115,7 @@ def test_a_closed_journal_refuses_frames(journal: Journal) -> None:
         journal.replace([b"a"])
 
 
-def test_appends_of_many_threads_are_whole(journal: Journal) -> None:
+def test_concurrent_appends_are_not_interleaved(journal: Journal) -> None:
     def append(number: int) -> None:
         for index in range(5):
             journal.append([b"%d %d %d" % (number, index, part) for part in range(3)])
@@ -132,7 +132,7 @@ def test_appends_of_many_threads_are_whole(journal: Journal) -> None:
         assert frames[start : start + 3] == [b"%s %s %d" % (number, index, p) for p in range(3)]
 
 
-class HandedOver:
+class HandedOverLock:
     """A lock that runs `enter` as soon as it is released, as a thread that waits for it would."""
 
     def __init__(self, enter: Callable[[], None]) -> None:
@@ -148,9 +148,9 @@ class HandedOver:
             self._waiting.pop()()
 
 
-def test_who_waits_for_an_append_finds_the_next_position(tmp_path: pathlib.Path) -> None:
+def test_append_that_waited_for_lock_gets_next_position(tmp_path: pathlib.Path) -> None:
     journal = SqliteJournal(tmp_path / "j")
-    journal._lock = HandedOver(lambda: journal.append([b"second"]))
+    journal._lock = HandedOverLock(lambda: journal.append([b"second"]))
     journal.append([b"first"])
     assert list(journal.replay()) == [b"first", b"second"]
     journal.close()
@@ -159,7 +159,7 @@ def test_who_waits_for_an_append_finds_the_next_position(tmp_path: pathlib.Path)
 # --- the file
 
 
-def test_a_reopened_journal_continues(tmp_path: pathlib.Path) -> None:
+def test_reopened_journal_continues_after_its_last_frame(tmp_path: pathlib.Path) -> None:
     write(tmp_path / "j", [[b"a"], [b"b", b"c"]])
     write(tmp_path / "j", [[b"d"]])
     assert contents(tmp_path / "j") == [b"a", b"b", b"c", b"d"]
@@ -170,17 +170,17 @@ def test_a_reopened_journal_continues(tmp_path: pathlib.Path) -> None:
     assert contents(tmp_path / "j") == [b"sum", b"e"]
 
 
-def test_many_frames_are_replayed_page_by_page(tmp_path: pathlib.Path) -> None:
+def test_frames_of_several_pages_are_all_replayed(tmp_path: pathlib.Path) -> None:
     frames = [b"%d" % index for index in range(2500)]
     write(tmp_path / "j", [frames])
     assert contents(tmp_path / "j") == frames
 
 
-def test_only_its_user_can_read_it(closed: pathlib.Path) -> None:
+def test_journal_file_is_readable_by_its_owner_only(closed: pathlib.Path) -> None:
     assert stat.S_IMODE(closed.stat().st_mode) == 0o600
 
 
-def test_a_second_owner_is_refused_and_harms_nothing(tmp_path: pathlib.Path) -> None:
+def test_opening_journal_in_use_is_refused_and_harmless(tmp_path: pathlib.Path) -> None:
     first = SqliteJournal(tmp_path / "j")
     first.append([b"a"])
     with pytest.raises(FailedPreconditionError, match="in use"):
@@ -190,19 +190,19 @@ def test_a_second_owner_is_refused_and_harms_nothing(tmp_path: pathlib.Path) -> 
     assert contents(tmp_path / "j") == [b"a", b"b"]
 
 
-def test_a_missing_folder_is_named(tmp_path: pathlib.Path) -> None:
+def test_missing_journal_folder_is_refused_naming_it(tmp_path: pathlib.Path) -> None:
     with pytest.raises(FailedPreconditionError, match="nowhere"):
         SqliteJournal(tmp_path / "nowhere" / "j")
 
 
-def test_another_format_is_refused(closed: pathlib.Path, tmp_path: pathlib.Path) -> None:
+def test_journal_of_unknown_format_is_refused(closed: pathlib.Path, tmp_path: pathlib.Path) -> None:
     path = copy_of(closed, tmp_path)
     edit(path, "UPDATE header SET format = 99")
     with pytest.raises(FailedPreconditionError, match="format 99"):
         SqliteJournal(path)
 
 
-def test_a_failed_append_leaves_nothing_behind(tmp_path: pathlib.Path) -> None:
+def test_failed_append_writes_no_frames(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "j"
     journal = SqliteJournal(path)
     journal.append([b"a"])
@@ -213,7 +213,7 @@ def test_a_failed_append_leaves_nothing_behind(tmp_path: pathlib.Path) -> None:
     assert contents(path) == [b"a", b"c"]
 
 
-def test_a_full_disk_is_named_and_room_heals_it(tmp_path: pathlib.Path) -> None:
+def test_append_on_full_disk_fails_and_succeeds_once_there_is_room(tmp_path: pathlib.Path) -> None:
     journal = SqliteJournal(tmp_path / "j")
     journal.append([b"a"])
     connection = journal._opened()
@@ -227,7 +227,7 @@ def test_a_full_disk_is_named_and_room_heals_it(tmp_path: pathlib.Path) -> None:
     journal.close()
 
 
-def test_a_write_that_a_limit_refuses_is_no_damage(tmp_path: pathlib.Path) -> None:
+def test_append_over_file_size_limit_fails_without_damage(tmp_path: pathlib.Path) -> None:
     journal = SqliteJournal(tmp_path / "j")
     journal.append([b"a"])
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -266,7 +266,7 @@ def edit(path: pathlib.Path, statement: str, *values: object) -> None:
         "UPDATE frames SET position = position + 1000 WHERE position > 7",
     ],
 )
-def test_edited_frames_are_data_loss(
+def test_edited_header_or_frames_are_data_loss(
     closed: pathlib.Path, tmp_path: pathlib.Path, statement: str
 ) -> None:
     path = copy_of(closed, tmp_path)
@@ -275,7 +275,7 @@ def test_edited_frames_are_data_loss(
         contents(path)
 
 
-def test_exchanged_frames_are_data_loss(closed: pathlib.Path, tmp_path: pathlib.Path) -> None:
+def test_swapped_frames_are_data_loss(closed: pathlib.Path, tmp_path: pathlib.Path) -> None:
     path = copy_of(closed, tmp_path)
     for old, new in ((4, -1), (5, 4), (-1, 5)):
         edit(path, "UPDATE frames SET position = ? WHERE position = ?", new, old)
@@ -283,7 +283,7 @@ def test_exchanged_frames_are_data_loss(closed: pathlib.Path, tmp_path: pathlib.
         contents(path)
 
 
-def test_another_file_is_data_loss(tmp_path: pathlib.Path) -> None:
+def test_file_that_is_no_database_is_data_loss(tmp_path: pathlib.Path) -> None:
     (tmp_path / "j").write_bytes(b"these are not the frames you are looking for" * 100)
     with pytest.raises(DataLossError, match="not a database"):
         SqliteJournal(tmp_path / "j")
@@ -293,7 +293,7 @@ def test_another_file_is_data_loss(tmp_path: pathlib.Path) -> None:
     ("old", "new"),
     [(b"INTEGER PRIMARY", b"INTEGER PDIMARY"), (b"tableframes", b"tableflames")],
 )
-def test_a_damaged_table_does_not_read_as_an_empty_one(
+def test_damaged_table_definition_is_data_loss(
     closed: pathlib.Path, tmp_path: pathlib.Path, old: bytes, new: bytes
 ) -> None:
     path = copy_of(closed, tmp_path)
@@ -304,7 +304,7 @@ def test_a_damaged_table_does_not_read_as_an_empty_one(
         SqliteJournal(path)
 
 
-def damaged(path: pathlib.Path, offset: int, change: Callable[[int], int]) -> None:
+def damage_byte(path: pathlib.Path, offset: int, change: Callable[[int], int]) -> None:
     with path.open("r+b") as file:
         file.seek(offset)
         byte = file.read(1)[0]
@@ -312,18 +312,20 @@ def damaged(path: pathlib.Path, offset: int, change: Callable[[int], int]) -> No
         file.write(bytes([change(byte)]))
 
 
-FILES = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FILE_SETTINGS = settings(
+    max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 
 
-@FILES
+@FILE_SETTINGS
 @given(data=st.data())
-def test_a_flip_in_the_file_is_never_taken_for_contents(
+def test_flipped_bit_in_database_file_never_changes_frames(
     closed: pathlib.Path, tmp_path: pathlib.Path, data: st.DataObject
 ) -> None:
     path = copy_of(closed, tmp_path)
     offset = data.draw(st.integers(0, path.stat().st_size - 1))
     bit = data.draw(st.integers(0, 7))
-    damaged(path, offset, lambda byte: byte ^ (1 << bit))
+    damage_byte(path, offset, lambda byte: byte ^ (1 << bit))
     try:
         frames = contents(path)
     except (DataLossError, FailedPreconditionError):
@@ -331,9 +333,9 @@ def test_a_flip_in_the_file_is_never_taken_for_contents(
     assert frames == ALL
 
 
-@FILES
+@FILE_SETTINGS
 @given(data=st.data())
-def test_a_log_cut_anywhere_gives_whole_appends(
+def test_truncated_wal_replays_prefix_of_whole_appends(
     crashed: pathlib.Path, tmp_path: pathlib.Path, data: st.DataObject
 ) -> None:
     path = copy_of(crashed, tmp_path)
@@ -345,20 +347,22 @@ def test_a_log_cut_anywhere_gives_whole_appends(
     assert frames == ALL[: len(frames)]
 
 
-def test_a_whole_log_gives_everything(crashed: pathlib.Path, tmp_path: pathlib.Path) -> None:
+def test_intact_wal_after_crash_replays_all_frames(
+    crashed: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
     assert (crashed.with_name("dead-wal")).stat().st_size > 12 * 4096
     assert contents(copy_of(crashed, tmp_path)) == ALL
 
 
-@FILES
+@FILE_SETTINGS
 @given(data=st.data())
-def test_a_flip_in_the_log_loses_nothing_in_silence_but_the_tail(
+def test_flipped_bit_in_wal_silently_loses_at_most_last_two_appends(
     crashed: pathlib.Path, tmp_path: pathlib.Path, data: st.DataObject
 ) -> None:
     path = copy_of(crashed, tmp_path)
     log = tmp_path / "copy-wal"
     offset = data.draw(st.integers(0, log.stat().st_size - 1))
-    damaged(log, offset, lambda byte: byte ^ (1 << data.draw(st.integers(0, 7))))
+    damage_byte(log, offset, lambda byte: byte ^ (1 << data.draw(st.integers(0, 7))))
     try:
         frames = contents(path)
     except DataLossError:
@@ -370,21 +374,21 @@ def test_a_flip_in_the_log_loses_nothing_in_silence_but_the_tail(
 
 
 @pytest.mark.parametrize("offset", [40, 100, 5000, 20_000, 40_000])
-def test_a_flip_before_the_tail_of_the_log_is_data_loss(
+def test_flipped_bit_before_tail_of_wal_is_data_loss(
     crashed: pathlib.Path, tmp_path: pathlib.Path, offset: int
 ) -> None:
     path = copy_of(crashed, tmp_path)
-    damaged(tmp_path / "copy-wal", offset, lambda byte: byte ^ 1)
+    damage_byte(tmp_path / "copy-wal", offset, lambda byte: byte ^ 1)
     with pytest.raises(DataLossError, match="copy-wal"):
         contents(path)
     assert (tmp_path / "copy-wal").stat().st_size > 12 * 4096
 
 
 @pytest.mark.parametrize("offset", [0, 10, 17, 30])
-def test_a_damaged_header_of_the_log_is_data_loss(
+def test_damaged_wal_header_is_data_loss(
     crashed: pathlib.Path, tmp_path: pathlib.Path, offset: int
 ) -> None:
     path = copy_of(crashed, tmp_path)
-    damaged(tmp_path / "copy-wal", offset, lambda byte: byte ^ 4)
+    damage_byte(tmp_path / "copy-wal", offset, lambda byte: byte ^ 4)
     with pytest.raises(DataLossError, match="header"):
         contents(path)

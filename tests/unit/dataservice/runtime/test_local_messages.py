@@ -28,13 +28,13 @@ def packets(draw: st.DrawFn) -> Packet:
 
 
 @given(packets())
-def test_what_is_packed_comes_back(packet: Packet) -> None:
+def test_unpack_inverts_pack(packet: Packet) -> None:
     assert unpack(pack(packet)) == packet
     assert unpack(memoryview(pack(packet))) == packet
 
 
 @given(st.binary(max_size=64))
-def test_any_bytes_are_a_packet_or_data_loss(data: bytes) -> None:
+def test_arbitrary_bytes_unpack_to_packet_or_data_loss(data: bytes) -> None:
     try:
         packet = unpack(data)
     except DataLossError:
@@ -43,7 +43,7 @@ def test_any_bytes_are_a_packet_or_data_loss(data: bytes) -> None:
 
 
 @given(packets(), st.integers(1, 20))
-def test_a_packet_that_was_cut_is_noticed(packet: Packet, missing: int) -> None:
+def test_truncated_packet_is_data_loss(packet: Packet, missing: int) -> None:
     data = pack(packet)
     if packet.in_segment and len(packet.text) == missing:
         return  # what is left is a valid packet whose header lies in the segment
@@ -51,7 +51,7 @@ def test_a_packet_that_was_cut_is_noticed(packet: Packet, missing: int) -> None:
         unpack(data[:-missing])
 
 
-def test_another_version_is_refused() -> None:
+def test_packet_of_other_version_is_refused() -> None:
     data = bytearray(pack(Packet(Kind.MESSAGE)))
     data[0] += 1
     with pytest.raises(DataLossError, match="version 3"):

@@ -26,14 +26,14 @@ _ONE_TO_SIX = np.arange(1, 7)
     ],
     ids=str,
 )
-def test_arrays_are_those_of_arrow(values: np.ndarray) -> None:
+def test_from_numbers_gives_same_array_as_arrow(values: np.ndarray) -> None:
     found = from_numbers(values)
     found.validate(full=True)
     # Compared as text, as NaN equals nothing.
     assert (found.type, str(found)) == (pa.array(values).type, str(pa.array(values)))
 
 
-def test_the_memory_is_shared() -> None:
+def test_number_conversion_shares_memory() -> None:
     values = np.arange(6)
     assert np.shares_memory(to_numbers(from_numbers(values)), values)
 
@@ -51,18 +51,18 @@ def test_the_memory_is_shared() -> None:
     ],
     ids=str,
 )
-def test_values_are_those_of_arrow(array: pa.Array) -> None:
+def test_to_numbers_gives_same_values_as_arrow(array: pa.Array) -> None:
     found, wanted = to_numbers(array), array.to_numpy(zero_copy_only=False)
     assert found.dtype == wanted.dtype
     np.testing.assert_array_equal(found, wanted)
 
 
-def test_what_is_seen_of_an_array_is_read_only() -> None:
+def test_numpy_view_of_arrow_array_is_read_only() -> None:
     assert not to_numbers(pa.array([1, 2])).flags.writeable
 
 
 @pytest.mark.parametrize(
     ("number", "kind"), [(3, pa.int64()), (-1, pa.int8()), (0, pa.uint64()), (1.5, pa.float32())]
 )
-def test_scalars_are_those_of_arrow(number: float, kind: pa.DataType) -> None:
+def test_scalar_of_gives_same_scalar_as_arrow(number: float, kind: pa.DataType) -> None:
     assert scalar_of(number, kind).equals(pa.scalar(number, kind))

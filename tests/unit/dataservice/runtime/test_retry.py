@@ -13,8 +13,8 @@ from dataservice.errors import (
     NotFoundError,
     UnavailableError,
 )
-from dataservice.runtime.clock import ManualClock
 from dataservice.runtime.retry import MAX_PAUSE_S, retry_until
+from tests.unit.manual_clock import ManualClock
 
 
 class Caller:
@@ -30,7 +30,7 @@ class Caller:
 
     def attempt(self, limit_s: float) -> str:
         self.limits_s.append(limit_s)
-        self.started_s.append(self.clock.now_s())
+        self.started_s.append(self.clock())
         if len(self.limits_s) <= self._failures:
             self.clock.advance(min(self._attempt_s, limit_s))
             raise self._error
@@ -55,13 +55,13 @@ UNAVAILABLE = UnavailableError("connection refused")
 
 
 @pytest.mark.parametrize("error", [UNAVAILABLE, DeadlineExceededError("no answer")])
-def test_goes_on_until_an_attempt_succeeds(error: DataServiceError) -> None:
+def test_retry_continues_until_attempt_succeeds(error: DataServiceError) -> None:
     caller = Caller(7, error)
     assert caller.run() == "reply"
     assert len(caller.limits_s) == 8
 
 
-def test_pauses_grow_to_a_limit() -> None:
+def test_pauses_between_attempts_grow_to_limit() -> None:
     caller = Caller(30, UNAVAILABLE)
     caller.run()
     pauses_s = [b - a for a, b in zip(caller.started_s, caller.started_s[1:], strict=False)]
@@ -69,33 +69,33 @@ def test_pauses_grow_to_a_limit() -> None:
     assert all(MAX_PAUSE_S / 2 <= pause <= MAX_PAUSE_S + 1e-9 for pause in pauses_s[6:])
 
 
-def test_gives_up_at_the_deadline_naming_what_it_waited_for() -> None:
+def test_retry_gives_up_at_deadline_naming_awaited_peer() -> None:
     caller = Caller(10_000, UNAVAILABLE)
     with pytest.raises(
         UnavailableError, match="the dispatcher at host:1 after 60 s: connection refused"
     ) as caught:
         caller.run()
     # No attempt begins if less time is left than one is worth.
-    assert 59.99 <= caller.clock.now_s() <= 60.0 + 1e-9
+    assert 59.99 <= caller.clock() <= 60.0 + 1e-9
     assert caught.value.__cause__ is UNAVAILABLE
 
 
-def test_an_attempt_never_outlives_the_deadline() -> None:
+def test_last_attempt_is_cut_short_at_deadline() -> None:
     caller = Caller(10_000, DeadlineExceededError("no answer"), attempt_s=5.0)
     with pytest.raises(DeadlineExceededError, match="gave up"):
         caller.run(timeout_s=12.0)
     assert caller.limits_s[0] == 5.0
-    assert 11.99 <= caller.clock.now_s() <= 12.0 + 1e-9
+    assert 11.99 <= caller.clock() <= 12.0 + 1e-9
 
 
-def test_other_errors_pass_at_once() -> None:
+def test_non_retryable_error_is_raised_at_once() -> None:
     caller = Caller(1, NotFoundError("no such job"))
     with pytest.raises(NotFoundError, match="no such job"):
         caller.run()
     assert len(caller.limits_s) == 1
 
 
-def test_warns_after_two_seconds_and_then_every_ten(caplog: pytest.LogCaptureFixture) -> None:
+def test_retry_warns_after_two_seconds_and_then_every_ten(caplog: pytest.LogCaptureFixture) -> None:
     caller = Caller(10_000, UNAVAILABLE)
     with caplog.at_level(logging.WARNING), pytest.raises(UnavailableError):
         caller.run(timeout_s=25.0)
@@ -108,39 +108,39 @@ def test_warns_after_two_seconds_and_then_every_ten(caplog: pytest.LogCaptureFix
     assert "giving up after 25 s" in caplog.text
 
 
-def test_a_short_wait_is_not_worth_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+def test_short_retry_logs_no_warning(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         Caller(3, UNAVAILABLE).run()
     assert not caplog.records
 
 
-def test_reports_each_failed_attempt() -> None:
+def test_each_failed_attempt_is_reported_to_on_wait() -> None:
     waits_s: list[float] = []
     Caller(3, UNAVAILABLE).run(on_wait=waits_s.append)
     assert len(waits_s) == 3
     assert waits_s == sorted(waits_s)
 
 
-def test_a_stop_is_noticed_within_a_pause() -> None:
+def test_retry_ends_within_one_pause_of_stop_request() -> None:
     caller = Caller(10_000, UNAVAILABLE)
     with pytest.raises(CancelledError, match="the dispatcher at host:1"):
-        caller.run(should_stop=lambda: caller.clock.now_s() >= 5.0)
-    assert caller.clock.now_s() <= 5.2
+        caller.run(should_stop=lambda: caller.clock() >= 5.0)
+    assert caller.clock() <= 5.2
 
 
-def test_a_stop_comes_before_the_first_attempt() -> None:
+def test_stop_request_before_first_attempt_prevents_it() -> None:
     caller = Caller(0, UNAVAILABLE)
     with pytest.raises(CancelledError):
         caller.run(should_stop=lambda: True)
     assert not caller.limits_s
 
 
-def test_closing_ends_the_pause() -> None:
+def test_closing_during_pause_cancels_retry() -> None:
     with pytest.raises(CancelledError, match="closed"):
         Caller(10_000, UNAVAILABLE).run(wait=lambda _: True)
 
 
-def test_an_answer_counts_for_more_than_a_last_attempt_without_time() -> None:
+def test_last_answer_is_reported_rather_than_timed_out_last_attempt() -> None:
     clock = ManualClock()
 
     def attempt(limit_s: float) -> str:

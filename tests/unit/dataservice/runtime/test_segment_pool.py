@@ -1,4 +1,4 @@
-"""A sender's segments: reused where they fit, bounded, and no wait for them lasts for ever."""
+"""A sender's pool of shared-memory segments: reuse, bounds, and release."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ LARGEST = POOL_BYTES - HELD_BYTES
 
 
 @given(st.integers(0, 1 << 33))
-def test_a_capacity_has_room_and_wastes_little(size: int) -> None:
+def test_capacity_fits_size_and_wastes_at_most_an_eighth(size: int) -> None:
     capacity = capacity_for(size)
     assert capacity >= size
     assert capacity <= max(64 << 10, size * 9 // 8 + 1)
 
 
-def test_a_segment_that_came_back_is_used_again_the_last_one_first() -> None:
+def test_released_segments_are_reused_last_released_first() -> None:
     pool = SegmentPool()
     first, second = pool.allocate(100_000), pool.allocate(100_000)
     assert first is not None
@@ -42,7 +42,7 @@ def test_a_segment_that_came_back_is_used_again_the_last_one_first() -> None:
     assert again.segment == second.segment
 
 
-def test_the_smallest_that_fits_is_taken() -> None:
+def test_allocation_takes_smallest_free_segment_that_fits() -> None:
     pool = SegmentPool()
     places = [pool.allocate(size) for size in (1 << 20, 1 << 18, 1 << 22)]
     for place in places:
@@ -54,7 +54,7 @@ def test_the_smallest_that_fits_is_taken() -> None:
     assert found.segment == places[1].segment
 
 
-def test_free_segments_that_are_too_small_make_room() -> None:
+def test_free_segments_that_are_too_small_are_retired_to_make_room() -> None:
     pool = SegmentPool()
     small = [pool.allocate(POOL_BYTES // 8) for _ in range(8)]
     for place in small:
@@ -67,7 +67,7 @@ def test_free_segments_that_are_too_small_make_room() -> None:
     assert pool.total_bytes <= POOL_BYTES
 
 
-def test_a_body_larger_than_all_bounds_goes_once_the_rest_came_back() -> None:
+def test_oversized_body_is_allocated_once_all_segments_are_released() -> None:
     pool = SegmentPool()
     before = pool.allocate(HELD_BYTES + 1)
     assert before is not None
@@ -78,7 +78,7 @@ def test_a_body_larger_than_all_bounds_goes_once_the_rest_came_back() -> None:
     assert huge.retired == (before.segment,)
 
 
-def test_a_segment_is_released_once() -> None:
+def test_second_release_of_segment_is_data_loss() -> None:
     pool = SegmentPool()
     place = pool.allocate(1)
     assert place is not None
@@ -87,7 +87,7 @@ def test_a_segment_is_released_once() -> None:
         pool.release(place.segment)
 
 
-class Hoarding(RuleBasedStateMachine):
+class HoardingReceiver(RuleBasedStateMachine):
     """A receiver that keeps as many segments as it may, and returns them in any order."""
 
     def __init__(self) -> None:
@@ -121,4 +121,4 @@ class Hoarding(RuleBasedStateMachine):
         assert len(self.lent) <= POOL_SEGMENTS
 
 
-TestHoarding = Hoarding.TestCase
+TestHoardingReceiver = HoardingReceiver.TestCase

@@ -24,7 +24,7 @@ def users_module(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> typ
     return module
 
 
-def test_the_users_own_code_travels(
+def test_users_own_code_is_pickled_by_value(
     users_module: types.ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with users_code_by_value():
@@ -34,7 +34,7 @@ def test_the_users_own_code_travels(
     assert pickle.loads(pickled)(4) == 8
 
 
-def test_installed_code_travels_by_name(users_module: types.ModuleType) -> None:
+def test_installed_code_is_pickled_by_name(users_module: types.ModuleType) -> None:
     import numpy as np
 
     with users_code_by_value():
@@ -45,7 +45,7 @@ def test_installed_code_travels_by_name(users_module: types.ModuleType) -> None:
     assert users_module.__name__ not in cloudpickle.list_registry_pickle_by_value()
 
 
-def test_the_register_is_copied_once_for_a_function_and_not_for_each_module(
+def test_pickle_by_value_registry_is_copied_once_per_function(
     users_module: types.ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "my_alias", users_module)
@@ -62,7 +62,7 @@ def test_the_register_is_copied_once_for_a_function_and_not_for_each_module(
     assert copies == [registered()]
 
 
-def test_modules_are_looked_at_again_where_others_are_loaded(
+def test_modules_are_inspected_again_only_when_loaded_modules_change(
     users_module: types.ModuleType, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked_at: list[str] = []
@@ -90,7 +90,7 @@ def test_modules_are_looked_at_again_where_others_are_loaded(
     assert shipped("my_labels")
 
 
-def test_packages_of_another_environment_travel_by_name(
+def test_packages_of_other_environments_are_pickled_by_name(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target, layered = tmp_path / "target", tmp_path / "base" / "site-packages"
@@ -112,7 +112,7 @@ def test_packages_of_another_environment_travel_by_name(
     assert not {"in_target", "in_layer"} & set(registered)
 
 
-def test_what_is_pickled_may_hold_what_is_pickled_by_itself(
+def test_users_code_by_value_can_be_nested(
     users_module: types.ModuleType,
 ) -> None:
     seen = []
@@ -128,7 +128,7 @@ def test_what_is_pickled_may_hold_what_is_pickled_by_itself(
     assert users_module.__name__ not in cloudpickle.list_registry_pickle_by_value()
 
 
-def test_code_that_was_sent_names_its_file_and_line() -> None:
+def test_unpickled_code_keeps_its_file_and_line() -> None:
     def outer() -> Any:
         def inner() -> None:
             raise ValueError("here")

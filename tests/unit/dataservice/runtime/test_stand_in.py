@@ -1,4 +1,4 @@
-"""Functions that are sent elsewhere know only the addresses of their program's servers."""
+"""Stand-ins for servers in pickled functions: they keep only the servers' addresses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from dataservice.runtime.stand_in import StandIn
 
 
-def test_only_what_is_known_travels() -> None:
+def test_pickled_stand_in_keeps_only_its_known_attributes() -> None:
     held = pickle.loads(pickle.dumps(copy.deepcopy(StandIn("the Server", {"target": "a:1"}))))
     assert held.target == "a:1"
     assert repr(held) == "<the Server, in another process>"

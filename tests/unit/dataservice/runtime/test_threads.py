@@ -33,14 +33,14 @@ def finished(thread: threading.Thread) -> bool:
 # --- BoundedQueue
 
 
-def test_items_leave_in_the_order_they_came() -> None:
+def test_queue_items_leave_in_order_of_arrival() -> None:
     queue: BoundedQueue[int] = BoundedQueue(max_items=3)
     for item in (1, 2, 3):
         queue.put(item, timeout_s=0.0)
     assert [queue.get(timeout_s=0.0) for _ in range(3)] == [1, 2, 3]
 
 
-def test_items_are_bounded() -> None:
+def test_queue_refuses_items_beyond_its_item_limit() -> None:
     queue: BoundedQueue[int] = BoundedQueue(max_items=2)
     assert queue.try_put(1)
     assert queue.try_put(2)
@@ -49,7 +49,7 @@ def test_items_are_bounded() -> None:
         queue.put(3, timeout_s=0.0)
 
 
-def test_bytes_are_bounded_and_an_oversized_item_passes_alone() -> None:
+def test_queue_is_bounded_in_bytes_and_passes_oversized_item_alone() -> None:
     queue: BoundedQueue[str] = BoundedQueue(max_items=10, max_bytes=100)
     assert queue.try_put("huge", 1000)
     assert queue.size_bytes == 1000
@@ -61,12 +61,12 @@ def test_bytes_are_bounded_and_an_oversized_item_passes_alone() -> None:
     assert queue.size_bytes == 100
 
 
-def test_get_from_an_empty_queue_is_bounded() -> None:
+def test_get_from_empty_queue_times_out() -> None:
     with pytest.raises(DeadlineExceededError):
         BoundedQueue[int](max_items=1).get(timeout_s=0.0)
 
 
-def test_a_put_waits_for_room_and_a_get_for_items() -> None:
+def test_put_waits_for_room_and_get_waits_for_items() -> None:
     queue: BoundedQueue[int] = BoundedQueue(max_items=1)
     received: list[int] = []
 
@@ -80,7 +80,7 @@ def test_a_put_waits_for_room_and_a_get_for_items() -> None:
     assert received == list(range(200))
 
 
-def test_room_for_a_later_waiter_is_not_missed() -> None:
+def test_small_put_is_admitted_while_larger_put_still_waits() -> None:
     queue: BoundedQueue[str] = BoundedQueue(max_items=10, max_bytes=100)
     queue.put("first", 50, timeout_s=0.0)
     queue.put("second", 50, timeout_s=0.0)
@@ -93,7 +93,7 @@ def test_room_for_a_later_waiter_is_not_missed() -> None:
     assert finished(big)
 
 
-def test_close_wakes_all_waiters() -> None:
+def test_closing_queue_wakes_all_waiters() -> None:
     full: BoundedQueue[int] = BoundedQueue(max_items=1)
     full.put(0, timeout_s=0.0)
     empty: BoundedQueue[int] = BoundedQueue(max_items=1)
@@ -113,7 +113,7 @@ def test_close_wakes_all_waiters() -> None:
     assert outcomes == [CancelledError] * 6
 
 
-def test_a_closed_queue_gives_what_it_holds_unless_discarded() -> None:
+def test_closed_queue_hands_out_its_items_unless_discarded() -> None:
     kept: BoundedQueue[int] = BoundedQueue(max_items=2)
     kept.put(1, 10, timeout_s=0.0)
     kept.close()
@@ -133,7 +133,7 @@ def test_a_closed_queue_gives_what_it_holds_unless_discarded() -> None:
 
 
 @pytest.mark.parametrize(("items", "size"), [(0, None), (-1, None), (1, 0)])
-def test_senseless_bounds_are_refused(items: int, size: int | None) -> None:
+def test_queue_bounds_below_one_are_refused(items: int, size: int | None) -> None:
     with pytest.raises(InvalidArgumentError, match="must be at least 1"):
         BoundedQueue[int](items, size)
 
@@ -179,7 +179,7 @@ TestQueueModel = QueueModel.TestCase
 # --- StoppableThread
 
 
-def test_a_thread_runs_until_it_is_stopped() -> None:
+def test_stoppable_thread_runs_until_stopped() -> None:
     entered = threading.Event()
 
     def work(stop: threading.Event) -> None:
@@ -195,7 +195,9 @@ def test_a_thread_runs_until_it_is_stopped() -> None:
     assert thread.stop(PATIENCE_S)
 
 
-def test_stop_of_a_thread_that_will_not_is_bounded(caplog: pytest.LogCaptureFixture) -> None:
+def test_stop_of_unresponsive_thread_times_out_with_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     release = threading.Event()
     thread = StoppableThread(lambda _stop: release.wait(PATIENCE_S), owner="o", name="deaf")  # type: ignore[arg-type]
     thread.start()
@@ -205,7 +207,7 @@ def test_stop_of_a_thread_that_will_not_is_bounded(caplog: pytest.LogCaptureFixt
     assert thread.stop(PATIENCE_S)
 
 
-def test_a_failure_is_kept_logged_and_reported(caplog: pytest.LogCaptureFixture) -> None:
+def test_thread_failure_is_kept_logged_and_reported(caplog: pytest.LogCaptureFixture) -> None:
     reported: list[BaseException] = []
 
     def work(_stop: threading.Event) -> None:
@@ -218,7 +220,7 @@ def test_a_failure_is_kept_logged_and_reported(caplog: pytest.LogCaptureFixture)
     assert "ZeroDivisionError: in the thread" in caplog.text
 
 
-def test_a_thread_may_stop_itself_and_one_never_started() -> None:
+def test_thread_can_stop_itself_and_unstarted_thread_can_be_stopped() -> None:
     outcome: list[bool] = []
     thread = StoppableThread(lambda _stop: outcome.append(thread.stop()), owner="o", name="t")
     thread.start()
@@ -237,7 +239,7 @@ def watchdog() -> Iterator[Watchdog]:
     made.stop()
 
 
-def test_an_armed_deadline_expires_once(watchdog: Watchdog) -> None:
+def test_armed_deadline_expires(watchdog: Watchdog) -> None:
     fired = threading.Event()
     deadline = watchdog.deadline(fired.set)
     assert not deadline.expired
@@ -246,7 +248,7 @@ def test_an_armed_deadline_expires_once(watchdog: Watchdog) -> None:
     assert deadline.expired
 
 
-def test_a_disarmed_deadline_does_not_expire(watchdog: Watchdog) -> None:
+def test_disarmed_deadline_does_not_expire(watchdog: Watchdog) -> None:
     fired = threading.Event()
     later = watchdog.deadline(fired.set)
     disarmed = watchdog.deadline(lambda: pytest.fail("a disarmed deadline expired"))
@@ -257,7 +259,7 @@ def test_a_disarmed_deadline_does_not_expire(watchdog: Watchdog) -> None:
     assert not disarmed.expired
 
 
-def test_a_nearer_deadline_wakes_a_watchdog_that_sleeps_for_a_far_one(watchdog: Watchdog) -> None:
+def test_nearer_deadline_wakes_watchdog_that_waits_for_far_deadline(watchdog: Watchdog) -> None:
     fired = threading.Event()
     far = watchdog.deadline(lambda: None)
     near = watchdog.deadline(fired.set)
@@ -267,7 +269,7 @@ def test_a_nearer_deadline_wakes_a_watchdog_that_sleeps_for_a_far_one(watchdog: 
     assert not far.expired
 
 
-def test_many_deadlines_expire_and_a_failing_action_hurts_none(
+def test_failing_deadline_action_does_not_stop_other_deadlines(
     watchdog: Watchdog, caplog: pytest.LogCaptureFixture
 ) -> None:
     expired = threading.Semaphore(0)
@@ -284,12 +286,12 @@ def test_many_deadlines_expire_and_a_failing_action_hurts_none(
     assert "in an action" in caplog.text
 
 
-def test_the_watchdog_does_not_keep_deadlines_alive(watchdog: Watchdog) -> None:
+def test_watchdog_does_not_keep_deadlines_alive(watchdog: Watchdog) -> None:
     deadline = watchdog.deadline(lambda: None)
     gone = weakref.ref(deadline)
     del deadline
     assert gone() is None
 
 
-def test_a_process_has_one_watchdog() -> None:
+def test_process_shares_one_watchdog() -> None:
     assert Watchdog.shared() is Watchdog.shared()

@@ -57,7 +57,9 @@ def _cases() -> Iterator[tuple[Callable[..., Any], str]]:
 
 
 @pytest.mark.parametrize(("function", "path"), list(_cases()))
-def test_what_cannot_be_pickled_is_found(function: Callable[..., Any], path: str) -> None:
+def test_unpicklable_value_held_by_function_is_found_with_its_path(
+    function: Callable[..., Any], path: str
+) -> None:
     with users_code_by_value(), pytest.raises(TypeError) as caught:
         cloudpickle.dumps(function)
     with users_code_by_value():
@@ -66,7 +68,7 @@ def test_what_cannot_be_pickled_is_found(function: Callable[..., Any], path: str
     assert str(found) == f"it holds {path}, of type lock: cannot pickle '_thread.lock' object"
 
 
-def test_both_packages_say_what_a_function_holds() -> None:
+def test_both_packages_name_unpicklable_value_held_by_function() -> None:
     reader = iter(ds.Dataset.range(3))
     wanted = r"it holds reader, of type DatasetIterator: an iterator stays in its process.*dataset"
     with pytest.raises(InvalidArgumentError, match=wanted):
@@ -79,6 +81,6 @@ def test_both_packages_say_what_a_function_holds() -> None:
         pickling.dumps(((1, LOCK), {}), lambda _: None)
 
 
-def test_what_is_wrong_with_the_whole_is_said_of_it() -> None:
+def test_unpicklable_argument_itself_is_named() -> None:
     with pytest.raises(InvalidArgumentError, match=r"cannot send lock: cannot pickle '_thread"):
         pickling.dumps(LOCK, lambda _: None)

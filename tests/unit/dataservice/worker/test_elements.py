@@ -26,7 +26,7 @@ U64 = st.integers(0, 2**64 - 1)
 
 
 @given(U32, U64, SPANS, st.booleans(), U32, st.booleans())
-def test_a_header_comes_back_as_it_was(
+def test_unpacking_data_header_inverts_packing(
     rows: int,
     checksum: int,
     spans: list[RowSpan],
@@ -52,19 +52,19 @@ def test_a_header_comes_back_as_it_was(
 @pytest.mark.parametrize(
     ("rows", "element_rows", "elements"), [(9, 0, 1), (9, 3, 3), (10, 3, 4), (0, 0, 1), (2, 3, 1)]
 )
-def test_a_body_says_how_many_elements_it_holds(
+def test_data_header_counts_elements_of_its_body(
     rows: int, element_rows: int, elements: int
 ) -> None:
     packed = pack_data(rows, 0, (), divisible=True, element_rows=element_rows)
     assert unpack(packed).elements == elements
 
 
-def test_a_batch_that_is_a_unit_is_one_element() -> None:
+def test_several_elements_in_indivisible_body_are_data_loss() -> None:
     with pytest.raises(DataLossError, match="several elements in a body that is a unit"):
         unpack(pack_data(6, 0, (), divisible=False, element_rows=3))
 
 
-def test_frames_without_rows() -> None:
+def test_headers_without_rows_unpack_to_their_kind() -> None:
     assert unpack(KEEPALIVE).kind is FrameKind.KEEPALIVE
     assert unpack(END).kind is FrameKind.END
     assert unpack(pack_credit(7)) == Header(FrameKind.CREDIT, 7)
@@ -74,13 +74,13 @@ def test_frames_without_rows() -> None:
     "damaged",
     [b"", b"\x01", END[:-1], END + b"\x00", b"\x01" + END[1:], b"\x02\x09" + END[2:]],
 )
-def test_damage_is_an_error(damaged: bytes) -> None:
+def test_damaged_header_is_data_loss(damaged: bytes) -> None:
     with pytest.raises(DataLossError, match="damaged element header"):
         unpack(damaged)
 
 
 @given(st.binary(min_size=1), st.integers(0))
-def test_a_bookmark_travels_under_a_checksum(encoded: bytes, place: int) -> None:
+def test_damaged_bookmark_is_data_loss(encoded: bytes, place: int) -> None:
     packed = pack_bookmark(encoded)
     assert unpack(packed) == Header(FrameKind.BOOKMARK, notes=encoded)
     damaged = bytearray(packed)

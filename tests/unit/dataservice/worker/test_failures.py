@@ -33,13 +33,13 @@ def without_collector() -> Iterator[None]:
     gc.enable()
 
 
-def test_work_that_ends_well_has_no_failure() -> None:
+def test_successful_work_has_no_failure() -> None:
     done: list[int] = []
     assert outcome_of(lambda: done.append(1)) is None
     assert done == [1]
 
 
-def test_a_kept_failure_keeps_no_rows_but_says_where_it_came_from() -> None:
+def test_kept_failure_frees_rows_and_keeps_traceback() -> None:
     alive: list[weakref.ref[Rows]] = []
 
     def rows() -> Iterator[Rows]:
@@ -60,7 +60,7 @@ def test_a_kept_failure_keeps_no_rows_but_says_where_it_came_from() -> None:
     assert "in fail" in "".join(traceback.format_exception(failure))
 
 
-def test_nor_do_the_errors_that_led_to_it() -> None:
+def test_cause_of_kept_failure_frees_its_rows() -> None:
     alive: list[weakref.ref[Rows]] = []
 
     def read() -> None:
@@ -80,14 +80,14 @@ def test_nor_do_the_errors_that_led_to_it() -> None:
     assert [ref() for ref in alive] == [None]
 
 
-def test_errors_that_name_each_other_come_to_an_end() -> None:
+def test_error_with_cyclic_causes_is_reportable() -> None:
     one, other = ValueError("one"), ValueError("other")
     one.__cause__, other.__cause__ = other, one
     assert reportable(one) is one
 
 
 @pytest.mark.parametrize("left", [SystemExit(3), KeyboardInterrupt()])
-def test_leaving_the_program_is_an_error_of_the_function(left: BaseException) -> None:
+def test_program_exit_in_user_function_is_reported_as_its_error(left: BaseException) -> None:
     def work() -> None:
         raise left
 
@@ -115,7 +115,7 @@ class Reader:
         return False
 
 
-def test_a_stream_that_is_given_up_keeps_nothing_of_its_last_frame() -> None:
+def test_discarded_stream_frees_its_last_frame() -> None:
     before = pa.total_allocated_bytes()
     frames = FrameBuffer(1 << 20, None)
     frames.put(Element(pa.record_batch({"x": pc.random(10_000)}), ()), divisible=True)

@@ -1,4 +1,4 @@
-"""How many leases a stream holds ahead, and when it asks for more."""
+"""Leases that a stream holds ahead: the size of its store, and the requests for more."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ def store_after(window_s: float, *, grants: int, least: int = 3) -> int:
     return store.count
 
 
-def test_tiny_windows_are_asked_for_in_ever_larger_numbers() -> None:
+def test_lease_store_grows_for_tiny_windows() -> None:
     assert store_after(0.0, grants=1) == 3
     assert store_after(0.0, grants=4) == 24
     assert store_after(0.0, grants=100) == MAX_STORE
 
 
 @pytest.mark.parametrize("window_s", [0.0005, 0.002, 0.01])
-def test_a_store_lasts_about_as_long_as_it_should(window_s: float) -> None:
+def test_lease_store_is_sized_to_last_its_target_time(window_s: float) -> None:
     lasts_s = store_after(window_s, grants=50) * window_s
     assert STORE_S <= lasts_s <= 2 * STORE_S or lasts_s == MAX_STORE * window_s
 
 
-def test_large_windows_are_not_hoarded() -> None:
+def test_lease_store_stays_minimal_for_large_windows() -> None:
     assert store_after(1.0, grants=50) == 3
 
 
-def test_a_store_shrinks_when_its_windows_become_larger() -> None:
+def test_lease_store_shrinks_when_windows_become_larger() -> None:
     store = StoreSize(3)
     store.count = MAX_STORE
     for grant in range(12):
@@ -53,7 +53,7 @@ def test_a_store_shrinks_when_its_windows_become_larger() -> None:
     assert store.count == 3
 
 
-def test_a_store_that_runs_out_before_the_answer_grows_however_slow_the_dispatcher() -> None:
+def test_exhausted_lease_store_grows_however_slow_the_dispatcher() -> None:
     store = StoreSize(3)
     store.record_granted(0.0, held=0)
     for _ in range(3):
@@ -62,14 +62,14 @@ def test_a_store_that_runs_out_before_the_answer_grows_however_slow_the_dispatch
     assert store.count == 6
 
 
-def test_nothing_taken_says_nothing() -> None:
+def test_lease_store_keeps_its_size_when_no_lease_is_taken() -> None:
     store = StoreSize(3)
     for grant in range(5):
         store.record_granted(grant * 100.0, held=0)
     assert store.count == 3
 
 
-def test_calls_are_few_for_many_tiny_windows() -> None:
+def test_many_tiny_windows_are_leased_in_few_calls() -> None:
     left = [Lease(index, 0, 0, 0, index, ()) for index in range(5_000)]
     asked: list[int] = []
 
@@ -94,7 +94,7 @@ def test_calls_are_few_for_many_tiny_windows() -> None:
     assert len(asked) < 100
 
 
-def test_a_feed_that_may_not_wait_asks_no_sooner_than_it_was_told() -> None:
+def test_lease_feed_pauses_between_requests_as_told_by_dispatcher() -> None:
     pause_s, asked_s = 0.05, list[float]()
 
     def ask(_count: int, _wait_s: float) -> Grant:
@@ -108,7 +108,7 @@ def test_a_feed_that_may_not_wait_asks_no_sooner_than_it_was_told() -> None:
     assert all(after - before >= pause_s for before, after in pairwise(asked_s))
 
 
-def test_a_feed_that_pauses_stops_at_once() -> None:
+def test_pausing_lease_feed_stops_at_once() -> None:
     paused = threading.Event()
 
     def ask(_count: int, _wait_s: float) -> Grant:

@@ -33,7 +33,7 @@ class ForgetfulDispatcher:
     membership: Membership
 
 
-def test_a_worker_that_is_stopped_while_it_registers_again_has_not_failed() -> None:
+def test_worker_stopped_while_registering_again_reports_no_loss() -> None:
     link: Any = ForgetfulDispatcher()
     service = WorkerService(ds.WorkerConfig("127.0.0.1:5050"), link, "127.0.0.1:6060")
     writers = SnapshotWriters(link, service.pipelines.get, threads=1, address="127.0.0.1:6060")

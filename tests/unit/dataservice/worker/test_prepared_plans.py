@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataservice as ds
-from dataservice.dataset.plan import encode_plan, freeze_schemas
+from dataservice.dataset.node import freeze_schemas
+from dataservice.dataset.plan import encode_plan
 from dataservice.sharding import Split
 from dataservice.wire import dispatcher_pb2 as pb
 from dataservice.worker.leases import Lease
@@ -38,14 +39,14 @@ def ids_of(pipeline: Pipeline) -> list[int]:
     return [number for batch, _ in batches for number in batch["id"].to_pylist()]
 
 
-def test_a_plan_is_asked_for_once() -> None:
+def test_plan_is_requested_from_dispatcher_once() -> None:
     dispatcher = Dispatcher(ds.Dataset.range(5))
     pipelines = pipelines_of(dispatcher)
     assert pipelines.get("1000") is pipelines.get("1000")
     assert dispatcher.asked == 1
 
 
-def test_a_plan_that_is_doubted_and_the_same_stays_prepared() -> None:
+def test_doubtful_plan_that_is_unchanged_stays_prepared() -> None:
     dispatcher = Dispatcher(ds.Dataset.range(5))
     pipelines = pipelines_of(dispatcher)
     known = pipelines.get("1000")
@@ -55,7 +56,7 @@ def test_a_plan_that_is_doubted_and_the_same_stays_prepared() -> None:
     assert dispatcher.asked == 2
 
 
-def test_a_worker_that_registers_again_reads_what_ids_stand_for_now() -> None:
+def test_worker_registered_again_reads_current_plan_of_dataset_id() -> None:
     dispatcher = Dispatcher(ds.Dataset.range(5))
     config = ds.WorkerConfig("127.0.0.1:5050")
     worker = WorkerService(config, dispatcher, "127.0.0.1:6060")  # type: ignore[arg-type]

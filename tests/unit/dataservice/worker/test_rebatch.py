@@ -18,7 +18,7 @@ def ids(element: Element) -> list[int]:
     return [] if element.batch is None else element.batch.column("id").to_pylist()
 
 
-def test_elements_have_the_wanted_size_and_span_windows() -> None:
+def test_rebatched_elements_have_given_size_and_span_windows() -> None:
     rebatcher = Rebatcher(4)
     first = list(rebatcher.add(rows(0, 6), 0, 2, 0))
     assert [ids(e) for e in first] == [[0, 1, 2, 3]]
@@ -29,7 +29,7 @@ def test_elements_have_the_wanted_size_and_span_windows() -> None:
     assert [ids(e) for e in rebatcher.flush()] == [[102]]
 
 
-def test_an_end_without_rows_before_it_rides_with_the_next_rows() -> None:
+def test_window_end_without_rows_is_sent_with_next_rows() -> None:
     rebatcher = Rebatcher(2, run=2)
     assert list(rebatcher.end_window(3, 1, 0)) == []
     assert rebatcher.holds_only_ends
@@ -39,7 +39,7 @@ def test_an_end_without_rows_before_it_rides_with_the_next_rows() -> None:
     assert not rebatcher.holds_anything
 
 
-def test_an_end_alone_is_given_by_flush_and_when_there_are_many() -> None:
+def test_window_ends_without_rows_are_emitted_on_flush_or_when_many() -> None:
     rebatcher = Rebatcher(4)
     list(rebatcher.end_window(3, 1, 0))
     assert list(rebatcher.flush()) == [Element(None, (RowSpan(3, 1, 0, 0, True),))]
@@ -49,7 +49,7 @@ def test_an_end_alone_is_given_by_flush_and_when_there_are_many() -> None:
     assert (many.batch, len(many.spans)) == (None, 64)
 
 
-def test_rows_that_are_held_are_more_than_ends() -> None:
+def test_rebatcher_holding_rows_does_not_hold_only_ends() -> None:
     rebatcher = Rebatcher(4)
     list(rebatcher.add(rows(0, 1), 0, 0, 0))
     list(rebatcher.end_window(0, 0, 1))
@@ -57,13 +57,13 @@ def test_rows_that_are_held_are_more_than_ends() -> None:
     assert not rebatcher.holds_only_ends
 
 
-def test_a_replay_starts_where_its_lease_says() -> None:
+def test_replay_starts_at_row_of_its_lease() -> None:
     rebatcher = Rebatcher(2)
     (element,) = rebatcher.add(rows(50, 2), 7, 1, 50)
     assert element.spans == (RowSpan(7, 1, 50, 52, False),)
 
 
-def test_a_dropped_remainder_still_accounts_for_its_rows() -> None:
+def test_dropped_remainder_still_accounts_for_its_rows() -> None:
     rebatcher = Rebatcher(4, drop_remainder=True)
     list(rebatcher.add(rows(0, 3), 0, 0, 0))
     list(rebatcher.end_window(0, 0, 3))
@@ -71,7 +71,7 @@ def test_a_dropped_remainder_still_accounts_for_its_rows() -> None:
     assert not rebatcher.holds_anything
 
 
-def test_without_a_batch_size_elements_are_cut_by_bytes() -> None:
+def test_elements_without_batch_size_are_cut_by_bytes() -> None:
     rebatcher = Rebatcher(None)
     big = rows(0, 400_000)
     elements = [*rebatcher.add(big, 0, 0, 0), *rebatcher.flush()]
@@ -84,7 +84,7 @@ def test_without_a_batch_size_elements_are_cut_by_bytes() -> None:
     st.integers(1, 7),
     st.booleans(),
 )
-def test_spans_put_together_are_all_rows_of_all_windows(
+def test_spans_cover_all_rows_of_all_windows_once(
     windows: list[list[int]], size: int, flush_often: bool
 ) -> None:
     rebatcher = Rebatcher(size)
@@ -108,7 +108,7 @@ def test_spans_put_together_are_all_rows_of_all_windows(
         assert all(len(ids(e)) == size for e in elements[:-1] if e.batch is not None)
 
 
-def test_elements_within_one_batch_may_come_as_one() -> None:
+def test_elements_of_one_batch_are_emitted_as_runs() -> None:
     rebatcher = Rebatcher(2, run=3)
     batch = pa.record_batch({"row": list(range(13))})
     elements = [*rebatcher.add(batch, 0, 0, 0), *rebatcher.end_window(0, 0, 13)]
@@ -125,14 +125,14 @@ def test_elements_within_one_batch_may_come_as_one() -> None:
     ]
 
 
-def test_rows_that_wait_are_completed_before_a_run_begins() -> None:
+def test_partial_element_is_completed_before_run_begins() -> None:
     rebatcher = Rebatcher(4, run=2)
     list(rebatcher.add(pa.record_batch({"row": [0]}), 0, 0, 0))
     elements = list(rebatcher.add(pa.record_batch({"row": list(range(1, 12))}), 0, 0, 1))
     assert [(e.batch.num_rows, e.element_rows) for e in elements if e.batch] == [(4, 0), (8, 4)]
 
 
-def test_a_run_is_bounded_in_bytes() -> None:
+def test_run_of_elements_is_bounded_in_bytes() -> None:
     rebatcher = Rebatcher(2, run=4)
     batch = pa.record_batch({"row": list(range(8))})
     elements = list(rebatcher.add(batch, 0, 0, 0, 3 << 24))

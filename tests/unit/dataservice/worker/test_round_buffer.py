@@ -32,19 +32,19 @@ def number(rounds: RoundBuffer, at: int, consumer: int, generation: int = 0) -> 
     return None if element is None else element.number
 
 
-def test_a_round_stays_the_same_for_all_consumers_however_often_it_is_asked_for() -> None:
+def test_round_is_same_for_all_consumers_however_often_requested() -> None:
     rounds = filled(3)
     assert [number(rounds, 8, consumer) for consumer in (0, 1, 0, 1)] == [0, 1, 0, 1]
     assert [number(rounds, 9, consumer) for consumer in (1, 0)] == [3, 2]
     assert number(rounds, 8, 0) == 0
 
 
-def test_nothing_comes_before_it_is_there() -> None:
+def test_round_not_yet_computed_gives_no_element() -> None:
     rounds = filled(1)
     assert (number(rounds, 0, 0), number(rounds, 1, 0)) == (0, None)
 
 
-def test_a_round_that_was_dealt_out_anew_is_another() -> None:
+def test_round_of_new_generation_gets_new_elements() -> None:
     rounds = filled(2)
     assert number(rounds, 0, 0) == 0
     assert number(rounds, 0, 0, generation=1) == 2
@@ -53,7 +53,7 @@ def test_a_round_that_was_dealt_out_anew_is_another() -> None:
     assert not stale.frame.rows
 
 
-def test_what_all_are_done_with_is_freed() -> None:
+def test_released_rounds_are_freed() -> None:
     rounds = filled(3)
     for at in range(3):
         number(rounds, at, 0)
@@ -67,7 +67,7 @@ def test_what_all_are_done_with_is_freed() -> None:
     assert number(rounds, 2, 1) == 5
 
 
-def test_an_error_follows_what_was_computed_before_it() -> None:
+def test_error_is_raised_only_after_rounds_computed_before_it() -> None:
     rounds = filled(1)
     rounds.end(FailedPreconditionError("the end"))
     assert number(rounds, 0, 0) == 0
@@ -76,7 +76,7 @@ def test_an_error_follows_what_was_computed_before_it() -> None:
     assert number(rounds, 0, 1) == 1
 
 
-def test_what_is_given_up_is_no_end_and_takes_nothing() -> None:
+def test_discarded_buffer_is_unavailable_and_refuses_rounds() -> None:
     rounds = filled(AHEAD_ROUNDS)
     rounds.discard()
     with pytest.raises(UnavailableError):
@@ -105,7 +105,7 @@ class OneConsumer:
         return False
 
 
-def test_every_round_that_is_asked_for_is_answered_once_and_in_order() -> None:
+def test_each_requested_round_is_answered_once_in_order() -> None:
     rounds = filled(4)
     channel = OneConsumer(pack_asks([Ask(0, 3, 0)], 0), pack_asks([Ask(1, 2, 0), Ask(3, 4, 1)], 2))
     serve_rounds(rounds, 1, channel)

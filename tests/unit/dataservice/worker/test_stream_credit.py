@@ -55,14 +55,14 @@ def frames_of(*sizes: int) -> FrameBuffer:
     return frames
 
 
-def test_a_frame_larger_than_the_credit_left_is_sent_and_its_lack_is_owed() -> None:
+def test_frame_exceeding_credit_is_sent_and_deficit_is_owed() -> None:
     reader = Reader([8, 8, 8])
     send_frames(frames_of(5, 16, 1), reader, credit=16)
     # 16 - 5 - 16 = -5: eight more leave credit for the last.
     assert reader.events == [("sent", 5), ("sent", 16), ("credit", 8), ("sent", 1)]
 
 
-def test_nothing_is_sent_without_credit() -> None:
+def test_no_frame_is_sent_without_credit() -> None:
     reader = Reader([3])
     with pytest.raises(CancelledError, match="the reader has gone"):
         send_frames(frames_of(4, 4), reader, credit=1)
@@ -70,7 +70,7 @@ def test_nothing_is_sent_without_credit() -> None:
     assert reader.events == [("sent", 4), ("credit", 3)]
 
 
-def test_who_waits_long_for_a_reader_gives_back_what_it_has_freed(
+def test_long_wait_for_reader_returns_freed_memory_to_system(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     given_back = threading.Event()

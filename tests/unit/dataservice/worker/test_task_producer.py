@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import dataservice as ds
-from dataservice.dataset.plan import encode_plan, freeze_schemas
+from dataservice.dataset.node import freeze_schemas
+from dataservice.dataset.plan import encode_plan
 from dataservice.dataset.static_sharding import Share, list_sources
 from dataservice.errors import CancelledError, DataLossError, InvalidArgumentError
 from dataservice.ranges import Pairs, Ranges
@@ -31,7 +32,7 @@ from tests.unit.dataservice.worker.worker_pipelines import (
 )
 
 
-def test_a_task_runs_the_whole_plan_once_and_reports_its_end_once() -> None:
+def test_task_runs_whole_plan_once_and_reports_drained_once() -> None:
     ends: list[str] = []
     task = task_of(ds.Dataset.range(10).batch(4).take(2), lambda: ends.append("drained"))
     task.start()
@@ -54,7 +55,7 @@ def rest_of(dataset: ds.Dataset, *tasks: Task) -> list[tuple[list[int], RowSpan]
     return [(ids, span) for ids, (span,) in frames_of(producer.frames)]
 
 
-def test_a_task_goes_on_with_the_rows_that_its_reader_lacks() -> None:
+def test_resumed_task_produces_only_rows_its_reader_lacks() -> None:
     dataset = ds.Dataset.range(10).batch(4)
     assert rest_of(dataset, Task(3, ((0, 5), (8, 9)))) == [
         ([5, 6, 7], RowSpan(3, 0, 5, 8)),
@@ -62,7 +63,7 @@ def test_a_task_goes_on_with_the_rows_that_its_reader_lacks() -> None:
     ]
 
 
-def test_a_worker_makes_several_passes_one_after_the_other_or_none() -> None:
+def test_producer_runs_its_tasks_in_sequence_skipping_complete_ones() -> None:
     dataset = ds.Dataset.range(4).batch(4)
     assert rest_of(dataset, Task(0, ((0, 2),)), Task(1, ((0, 4),)), Task(2)) == [
         ([2, 3], RowSpan(0, 0, 2, 4)),
@@ -75,7 +76,7 @@ def orders_of(dataset: ds.Dataset, *tasks: Task) -> list[list[int]]:
     return [ids for ids, _ in rest_of(dataset.batch(50), *tasks)]
 
 
-def test_passes_beside_each_other_differ_where_a_shuffle_has_no_seed() -> None:
+def test_parallel_passes_differ_where_shuffle_has_no_seed() -> None:
     drawn = ds.Dataset.range(50).shuffle(50)
     told: dict[str, Pairs] = {"0": (), "1": ()}
     first, second = orders_of(drawn, *tasks_of(told, None, varied=True))
@@ -97,14 +98,14 @@ def test_passes_beside_each_other_differ_where_a_shuffle_has_no_seed() -> None:
         lambda rows: rows.batch(5).shuffle(10).cache().unbatch(),
     ],
 )
-def test_a_given_seed_and_a_cache_have_one_order_in_all_passes(
+def test_seeded_or_cached_shuffle_has_same_order_in_all_passes(
     alike: Callable[[ds.Dataset], ds.Dataset],
 ) -> None:
     first, second = orders_of(alike(ds.Dataset.range(50)), Task(0), Task(1, variant="1"))
     assert first == second
 
 
-def marked(
+def elements_with_bookmarks(
     pipeline: Pipeline, *tasks: Task, share: Share | None = None
 ) -> list[tuple[list[int], RowSpan, Bookmark | None]]:
     """Returns a worker's elements, each with its span and the bookmark that is sent with it."""
@@ -132,7 +133,7 @@ def marked(
         made.append((ids, span, bookmark))
 
 
-def test_rows_are_cut_to_what_a_small_cache_holds() -> None:
+def test_frames_of_cached_task_are_cut_to_fit_small_cache() -> None:
     frames = CachedFrames(500, None)
     task = CachedTask(pipeline_of(ds.Dataset.range(100).repeat()), frames, name="test")
     task.start()
@@ -148,7 +149,7 @@ PIPELINES = {
     "batches": lambda rows: rows.batch(8),
     "rows": lambda rows: rows,
     "shuffled": lambda rows: rows.shuffle(40, seed=3).batch(7),
-    "shuffled anyhow": lambda rows: rows.shuffle(40).batch(7),
+    "shuffled without seed": lambda rows: rows.shuffle(40).batch(7),
     "filtered": lambda rows: rows.filter(ds.col("id") % 3 != 1).batch(5, drop_remainder=True),
     "repeated": lambda rows: rows.shuffle(30, seed=1).repeat(3).batch(9),
     "after the batch": lambda rows: rows.batch(6).map(lambda c: {"id": c["id"] + 1}),
@@ -156,22 +157,27 @@ PIPELINES = {
 
 
 @pytest.mark.parametrize("name", PIPELINES)
-def test_from_each_bookmark_on_the_same_elements_come(name: str) -> None:
+def test_task_resumed_at_any_bookmark_produces_same_elements(name: str) -> None:
     check_each_bookmark(pipeline_of(PIPELINES[name](ds.Dataset.range(200))))
 
 
 def check_each_bookmark(pipeline: Pipeline, share: Share | None = None) -> None:
-    whole = marked(pipeline, Task(2, variant="2"), share=share)
+    whole = elements_with_bookmarks(pipeline, Task(2, variant="2"), share=share)
     assert whole
     for index, (_, span, bookmark) in enumerate(whole):
         assert bookmark is not None
         assert bookmark.row == span.first_row
         received = ((0, span.first_row),) if span.first_row else ()
-        assert marked(pipeline, Task(2, received, bookmark, "2"), share=share) == whole[index:]
+        assert (
+            elements_with_bookmarks(pipeline, Task(2, received, bookmark, "2"), share=share)
+            == whole[index:]
+        )
 
 
 @pytest.mark.parametrize("policy", [ds.ShardingPolicy.FILE, ds.ShardingPolicy.DATA])
-def test_shares_go_on_from_bookmarks(tmp_path: pathlib.Path, policy: ds.ShardingPolicy) -> None:
+def test_share_resumed_at_any_bookmark_produces_same_elements(
+    tmp_path: pathlib.Path, policy: ds.ShardingPolicy
+) -> None:
     for number in range(6):
         ids = range(number * 10, number * 10 + 10)
         pq.write_table(pa.table({"id": ids}), tmp_path / f"{number}.parquet")
@@ -181,7 +187,7 @@ def test_shares_go_on_from_bookmarks(tmp_path: pathlib.Path, policy: ds.Sharding
         check_each_bookmark(pipeline_of(dataset), Share(policy, index, 2, listing))
 
 
-def test_what_was_left_out_does_not_move_bookmarks() -> None:
+def test_skipped_rows_do_not_shift_bookmarks() -> None:
     def fail_on_some(row: dict[str, int]) -> dict[str, int]:
         if row["id"] % 7 == 3:
             raise ValueError("seven")
@@ -212,46 +218,49 @@ def noting(path: pathlib.Path) -> Callable[[dict[str, np.ndarray]], dict[str, np
         (((0, 40),), "of another version", 0),
     ],
 )
-def test_rows_before_a_bookmark_are_made_again_only_where_they_must(
+def test_rows_before_bookmark_are_recomputed_only_if_missing_or_plan_differs(
     tmp_path: pathlib.Path, received: Pairs, plan: str | None, begins: int
 ) -> None:
     note = tmp_path / "rows"
     pipeline = pipeline_of(ds.Dataset.range(64).batch(8).map(noting(note)))
-    bookmark = marked(pipeline, Task(0))[4][2]
+    bookmark = elements_with_bookmarks(pipeline, Task(0))[4][2]
     assert bookmark is not None
     if plan is not None:
         bookmark = bookmark._replace(plan=plan)
     note.write_text("")
-    rest = marked(pipeline, Task(0, received, bookmark))
+    rest = elements_with_bookmarks(pipeline, Task(0, received, bookmark))
     assert [row for ids, *_ in rest for row in ids] == [
         r for r in range(64) if r not in Ranges(received)
     ]
     assert list(map(int, note.read_text().split())) == list(range(begins, 64))
 
 
-def test_no_bookmarks_where_what_follows_would_differ_or_where_readers_share() -> None:
+def test_nondeterministic_or_shared_task_sends_no_bookmarks() -> None:
     dataset = ds.Dataset.range(16).batch(8)
-    assert [bookmark for *_, bookmark in marked(pipeline_of(dataset), Task())] == [None, None]
+    assert [bookmark for *_, bookmark in elements_with_bookmarks(pipeline_of(dataset), Task())] == [
+        None,
+        None,
+    ]
     random = pipeline_of(dataset.map(lambda c: c, deterministic=False))
-    assert [bookmark for *_, bookmark in marked(random, Task(0))] == [None, None]
+    assert [bookmark for *_, bookmark in elements_with_bookmarks(random, Task(0))] == [None, None]
 
 
-def test_a_position_that_is_too_large_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oversized_position_is_not_sent_as_bookmark(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dataservice.worker.task_producer.MAX_POSITION_CHARS", 10)
-    made = marked(pipeline_of(ds.Dataset.range(16).batch(8)), Task(0))
+    made = elements_with_bookmarks(pipeline_of(ds.Dataset.range(16).batch(8)), Task(0))
     assert [bookmark for *_, bookmark in made] == [None, None]
 
 
 @pytest.mark.parametrize("stream", ['{"what": 1}', "{", "[]", '{"input": {"split": "x"}}'])
-def test_a_malformed_position_is_an_error_that_names_it(stream: str) -> None:
+def test_malformed_position_of_bookmark_is_refused_naming_its_row(stream: str) -> None:
     pipeline = pipeline_of(ds.Dataset.range(16).batch(8))
-    bookmark = marked(pipeline, Task(0))[1][2]
+    bookmark = elements_with_bookmarks(pipeline, Task(0))[1][2]
     assert bookmark is not None
     with pytest.raises(InvalidArgumentError, match="saved position of row 8 is malformed"):
-        marked(pipeline, Task(0, ((0, 8),), bookmark._replace(stream=stream)))
+        elements_with_bookmarks(pipeline, Task(0, ((0, 8),), bookmark._replace(stream=stream)))
 
 
-def test_a_worker_makes_the_share_of_its_place_or_what_it_was_told() -> None:
+def test_worker_takes_task_of_its_place_or_tasks_it_was_assigned() -> None:
     told = {"0": ((0, 3),), "1": ()}
     assert tasks_of(None, 1) == (Task(),)
     assert tasks_of(told, 0) == (Task(0, ((0, 3),)),)
@@ -264,7 +273,7 @@ def test_a_worker_makes_the_share_of_its_place_or_what_it_was_told() -> None:
         tasks_of(told, None, {"1": [3]})
 
 
-def test_a_task_is_drained_once_no_stream_holds_frames_that_may_be_lost() -> None:
+def test_task_is_drained_once_no_stream_holds_unconfirmed_frames() -> None:
     ends: list[str] = []
     task = task_of(ds.Dataset.range(10).batch(4), lambda: ends.append("drained"))
     task.start()
@@ -283,7 +292,7 @@ def test_a_task_is_drained_once_no_stream_holds_frames_that_may_be_lost() -> Non
     assert ends == ["drained"]
 
 
-def test_frames_that_a_reader_took_before_it_left_come_to_nobody_else() -> None:
+def test_frames_taken_by_departed_reader_are_not_sent_again() -> None:
     task = task_of(ds.Dataset.range(10).batch(4), lambda: None)
     task.start()
     task.begin_stream()
@@ -295,7 +304,7 @@ def test_frames_that_a_reader_took_before_it_left_come_to_nobody_else() -> None:
     assert task.frames.get(TIMEOUT_S) is second
 
 
-def test_a_frame_that_begins_as_one_that_was_taken_is_of_another_task() -> None:
+def test_frame_of_other_task_with_same_first_row_is_sent_again() -> None:
     task = task_of(ds.Dataset.range(4).batch(4), lambda: None, tasks=(Task(0), Task(1)))
     task.start()
     task.begin_stream()
@@ -308,7 +317,7 @@ def test_a_frame_that_begins_as_one_that_was_taken_is_of_another_task() -> None:
     assert task.frames.get(TIMEOUT_S) is second
 
 
-def test_a_task_that_is_closed_while_frames_come_back_keeps_none() -> None:
+def test_task_closed_while_frames_are_put_back_keeps_none() -> None:
     task = task_of(ds.Dataset.range(10).batch(4), lambda: None)
     task.start()
     task.begin_stream()
@@ -327,7 +336,7 @@ def test_a_task_that_is_closed_while_frames_come_back_keeps_none() -> None:
     assert not task.frames.has_returned()
 
 
-def test_shares_of_files_that_several_branches_read(tmp_path: pathlib.Path) -> None:
+def test_shares_of_files_read_by_several_branches_cover_all_rows(tmp_path: pathlib.Path) -> None:
     # Each branch reads other rows of the files, but the plan names their source once.
     for number in range(4):
         pq.write_table(pa.table({"id": [number, number + 10]}), tmp_path / f"{number}.parquet")

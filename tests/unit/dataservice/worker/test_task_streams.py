@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 import dataservice as ds
-from dataservice.dataset.plan import encode_plan, freeze_schemas
+from dataservice.dataset.node import freeze_schemas
+from dataservice.dataset.plan import encode_plan
 from dataservice.errors import CancelledError, UnavailableError
 from dataservice.runtime.message import Message
 from dataservice.wire import dispatcher_pb2 as pb
@@ -88,7 +89,7 @@ def service_of(dataset: ds.Dataset) -> WorkerService:
     return service
 
 
-def sent(told: dict[str, Any]) -> list[Header]:
+def headers_sent(told: dict[str, Any]) -> list[Header]:
     """Returns the elements and bookmarks that a reader gets of 12 rows in batches of 4."""
     service = service_of(ds.Dataset.range(12).batch(4))
     channel = Channel()
@@ -105,35 +106,35 @@ def _bookmarks_with_each_element(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dataservice.worker.service.BOOKMARK_EVERY_S", 0.0)
 
 
-def test_a_bookmark_comes_before_the_rows_that_it_is_of() -> None:
-    headers = sent({"tasks": {"7": []}, "bookmarks": {}})
+def test_bookmark_is_sent_before_its_rows() -> None:
+    headers = headers_sent({"tasks": {"7": []}, "bookmarks": {}})
     assert [header.kind for header in headers] == [FrameKind.BOOKMARK, FrameKind.DATA] * 3
     bookmarks = [decode_bookmark(header.notes) for header in headers[::2]]
     assert [(task, bookmark.row) for task, bookmark in bookmarks] == [(7, 0), (7, 4), (7, 8)]
 
 
-def test_a_task_begins_at_the_bookmark_that_comes_with_it() -> None:
-    headers = sent({"tasks": {"7": []}, "bookmarks": {}})
+def test_task_begins_at_bookmark_of_its_request() -> None:
+    headers = headers_sent({"tasks": {"7": []}, "bookmarks": {}})
     _, bookmark = decode_bookmark(headers[4].notes)
     told = {"tasks": {"7": [[0, 8]]}, "bookmarks": {"7": list(bookmark)}}
-    (again, data) = sent(told)
+    (again, data) = headers_sent(told)
     assert decode_bookmark(again.notes) == (7, bookmark)
     assert [(span.first_row, span.end_row) for span in data.spans] == [(8, 12)]
 
 
-def test_readers_that_do_not_know_bookmarks_get_none() -> None:
+def test_reader_that_knows_no_bookmarks_is_sent_none() -> None:
     """Readers of an earlier version would take one for damage, and read again for ever."""
-    headers = sent({"tasks": {"7": []}})
+    headers = headers_sent({"tasks": {"7": []}})
     assert [header.kind for header in headers] == [FrameKind.DATA] * 3
-    assert [header.kind for header in sent({})] == [FrameKind.DATA] * 3, "shared by readers"
+    assert [header.kind for header in headers_sent({})] == [FrameKind.DATA] * 3, "shared by readers"
 
 
-def test_a_bookmark_is_three_values() -> None:
+def test_bookmark_of_two_values_is_refused() -> None:
     with pytest.raises(ValueError, match="unpack"):
         Bookmark.from_json([1, "plan"])
 
 
-def test_a_task_that_is_over_keeps_no_element_that_was_not_confirmed() -> None:
+def test_ended_task_frees_unconfirmed_elements() -> None:
     """Even without the garbage collector, and although the error that ends the stream is kept."""
     gc.collect()
     gc.disable()
@@ -158,7 +159,7 @@ class BreakingChannel(Channel):
         super().send(header, body)
 
 
-def test_an_element_comes_again_whose_reader_went_before_it_was_sent() -> None:
+def test_element_unsent_when_reader_left_is_sent_to_next_reader() -> None:
     service = service_of(ds.Dataset.range(12).batch(4))
     again = Channel()
     try:
@@ -171,7 +172,7 @@ def test_an_element_comes_again_whose_reader_went_before_it_was_sent() -> None:
     assert [(span.first_row, span.end_row) for span in spans] == [(0, 4), (4, 8), (8, 12)]
 
 
-def test_what_a_worker_has_sent_does_not_shrink_when_a_reader_comes_again() -> None:
+def test_sent_row_count_does_not_shrink_when_reader_reconnects() -> None:
     service = service_of(ds.Dataset.range(12).batch(4))
     key = ("i1", "r1")
     service._new_windows(key, COMMAND, run=1).frames.rows = 5
@@ -182,7 +183,7 @@ def test_what_a_worker_has_sent_does_not_shrink_when_a_reader_comes_again() -> N
 
 
 @pytest.mark.parametrize("returned", [False, True])
-def test_what_is_dropped_of_a_task_that_is_made_is_not_its_end(*, returned: bool) -> None:
+def test_discarding_unsent_frames_makes_stream_unavailable_not_ended(*, returned: bool) -> None:
     """After an end, a reader would not ask the next worker at that place for the share's tail."""
     frames = FrameBuffer(1 << 20, None)
     frames.put(Element(next(iter(ds.Dataset.range(4).batch(4))), ()), divisible=False)
@@ -194,7 +195,7 @@ def test_what_is_dropped_of_a_task_that_is_made_is_not_its_end(*, returned: bool
         frames.get(0.0)
 
 
-def test_nothing_is_dropped_of_a_task_that_is_taken() -> None:
+def test_discarding_after_last_frame_was_taken_keeps_end_of_task() -> None:
     frames = FrameBuffer(1 << 20, None)
     frames.end()
     frames.discard()

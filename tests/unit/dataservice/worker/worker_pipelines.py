@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 import pyarrow as pa
 
 import dataservice as ds
-from dataservice.dataset.plan import encode_plan, freeze_schemas
-from dataservice.dataset.splits import linearise, plan_splits, plan_windows
+from dataservice.dataset.linearise import linearise
+from dataservice.dataset.node import freeze_schemas
+from dataservice.dataset.plan import encode_plan
+from dataservice.dataset.splits import plan_splits
 from dataservice.errors import CancelledError
 from dataservice.runtime.checksum import checksum
 from dataservice.runtime.frames import decode_batch
@@ -17,6 +19,7 @@ from dataservice.worker.leases import Lease
 from dataservice.worker.outgoing import Frame, FrameBuffer, FrameSender
 from dataservice.worker.task import Pipeline
 from dataservice.worker.task_producer import Task, TaskProducer
+from tests.planned_windows import plan_windows
 
 SCHEMA = pa.schema({"id": pa.int64()})
 TIMEOUT_S = 10.0

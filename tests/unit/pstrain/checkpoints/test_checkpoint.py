@@ -32,7 +32,7 @@ from tests.unit.pstrain.checkpoints.checkpoint_cases import Model, Position
 pytestmark = pytest.mark.usefixtures("own_parameters")
 
 
-def test_everything_comes_back_together(tmp_path: pathlib.Path) -> None:
+def test_restore_brings_back_model_variable_and_data_position(tmp_path: pathlib.Path) -> None:
     model, step, data = Model(), Variable(7), Position(40)
     path = Checkpoint(model=model, step=step, data=data, nothing=None).save(tmp_path)
     other, other_step, other_data = Model(seed=2), Variable(0), Position()
@@ -41,14 +41,14 @@ def test_everything_comes_back_together(tmp_path: pathlib.Path) -> None:
     assert (int(other_step), other_data.row) == (7, 40)
 
 
-def test_a_part_of_a_checkpoint_can_be_restored(tmp_path: pathlib.Path) -> None:
+def test_single_object_of_checkpoint_can_be_restored(tmp_path: pathlib.Path) -> None:
     Checkpoint(model=Model(), step=Variable(7)).save(tmp_path)
     step = Variable(0)
     Checkpoint(step=step).restore(tmp_path)
     assert int(step) == 7
 
 
-def test_values_of_several_places_share_a_checkpoint(tmp_path: pathlib.Path) -> None:
+def test_local_and_remote_variables_share_one_checkpoint(tmp_path: pathlib.Path) -> None:
     with local_parameters():
         here = Variable(1.0, name="x")
     there = Variable(2.0, name="x")
@@ -59,7 +59,7 @@ def test_values_of_several_places_share_a_checkpoint(tmp_path: pathlib.Path) -> 
     assert (float(here), float(there)) == (1.0, 2.0)
 
 
-def test_a_directory_stands_for_its_newest(tmp_path: pathlib.Path) -> None:
+def test_restore_from_directory_uses_its_newest_checkpoint(tmp_path: pathlib.Path) -> None:
     step = Variable(0)
     saved = Checkpoint(step=step)
     for value in range(11):
@@ -73,14 +73,14 @@ def test_a_directory_stands_for_its_newest(tmp_path: pathlib.Path) -> None:
     assert int(step) == 10
 
 
-def test_a_save_that_fails_leaves_nothing(tmp_path: pathlib.Path) -> None:
+def test_failed_save_leaves_no_files(tmp_path: pathlib.Path) -> None:
     with pytest.raises(InvalidArgumentError, match="JSON"):
         Checkpoint(model=Model(), data=Position(row={1, 2})).save(tmp_path)
     assert list(tmp_path.iterdir()) == []
     assert latest_checkpoint(tmp_path) is None
 
 
-def test_an_asynchronous_save_is_of_the_moment_it_was_asked_for(tmp_path: pathlib.Path) -> None:
+def test_asynchronous_save_holds_values_at_time_of_call(tmp_path: pathlib.Path) -> None:
     step = Variable(7)
     saved = Checkpoint(step=step)
     told: list[str] = []
@@ -93,7 +93,7 @@ def test_an_asynchronous_save_is_of_the_moment_it_was_asked_for(tmp_path: pathli
     assert int(step) == 7
 
 
-def test_a_background_save_that_fails_is_told_by_the_next(
+def test_failed_asynchronous_save_is_raised_by_next_save(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     step = Variable(7)
@@ -109,7 +109,7 @@ def test_a_background_save_that_fails_is_told_by_the_next(
     assert saved.save(tmp_path) == str(tmp_path / "ckpt-1")
 
 
-def test_a_background_save_that_fails_is_told_once(
+def test_failed_asynchronous_save_raised_by_wait_is_not_raised_by_next_save(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     saved = Checkpoint(step=Variable(7))
@@ -126,7 +126,9 @@ def _full(_path: str, _text: str) -> None:
     raise OSError("full")
 
 
-def test_who_follows_hears_which_checkpoint_it_is(tmp_path: pathlib.Path) -> None:
+def test_follower_is_told_paths_of_restored_and_committed_checkpoints(
+    tmp_path: pathlib.Path,
+) -> None:
     saved, told = Checkpoint(step=Variable(7)), list[Any]()
     saved.follow(
         types.SimpleNamespace(
@@ -141,7 +143,7 @@ def test_who_follows_hears_which_checkpoint_it_is(tmp_path: pathlib.Path) -> Non
     assert told == [earlier, ("moment", path)]
 
 
-def test_a_save_that_was_waited_for_too_shortly_is_waited_for_again(
+def test_wait_after_timeout_waits_again_and_raises_save_error(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     step, may_fail = Variable(7), threading.Event()
@@ -161,7 +163,7 @@ def test_a_save_that_was_waited_for_too_shortly_is_waited_for_again(
     saved.wait(0)
 
 
-def test_who_is_alone_has_waited_for_what_another_thread_writes(
+def test_alone_waits_for_save_of_another_thread(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun, may_end, saved = threading.Event(), threading.Event(), Checkpoint(step=Variable(7))
@@ -182,7 +184,7 @@ def test_who_is_alone_has_waited_for_what_another_thread_writes(
     thread.join(30)
 
 
-def test_what_no_thread_can_be_had_for_is_saved_at_once(
+def test_asynchronous_save_is_made_synchronously_when_no_thread_can_start(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def start(_self: threading.Thread) -> None:
@@ -192,7 +194,7 @@ def test_what_no_thread_can_be_had_for_is_saved_at_once(
     assert Checkpoint(step=Variable(7)).save(tmp_path, asynchronous=True).is_complete
 
 
-def test_saves_that_overlap_have_numbers_of_their_own(tmp_path: pathlib.Path) -> None:
+def test_overlapping_saves_get_distinct_numbers(tmp_path: pathlib.Path) -> None:
     steps = [Variable(n) for n in range(3)]
     paths = [Checkpoint(step=step).save(tmp_path, asynchronous=True) for step in steps]
     for path in paths:
@@ -200,7 +202,7 @@ def test_saves_that_overlap_have_numbers_of_their_own(tmp_path: pathlib.Path) ->
     assert checkpoints(tmp_path) == [str(tmp_path / f"ckpt-{n}") for n in (1, 2, 3)]
 
 
-def test_what_a_killed_save_left_is_invisible_and_removed(tmp_path: pathlib.Path) -> None:
+def test_leftovers_of_killed_save_are_ignored_and_removed(tmp_path: pathlib.Path) -> None:
     left = tmp_path / ".partial-ckpt-1"
     left.mkdir()
     (left / "manifest.json").write_text("{}")
@@ -210,13 +212,13 @@ def test_what_a_killed_save_left_is_invisible_and_removed(tmp_path: pathlib.Path
     assert not left.exists()
 
 
-def test_no_checkpoint_is_an_error_that_says_where(tmp_path: pathlib.Path) -> None:
+def test_restore_without_checkpoint_fails_and_names_directory(tmp_path: pathlib.Path) -> None:
     assert latest_checkpoint(tmp_path / "absent") is None
     with pytest.raises(NotFoundError, match="absent"):
         Checkpoint(step=Variable(0)).restore(tmp_path / "absent")
 
 
-def test_another_shape_is_named_and_changes_nothing(tmp_path: pathlib.Path) -> None:
+def test_restore_of_mismatched_shape_names_it_and_changes_nothing(tmp_path: pathlib.Path) -> None:
     Checkpoint(step=Variable(7), model=Model(4)).save(tmp_path)
     step, other = Variable(0), Model(5, seed=2)
     before = other.values()
@@ -226,13 +228,13 @@ def test_another_shape_is_named_and_changes_nothing(tmp_path: pathlib.Path) -> N
 
 
 @pytest.mark.parametrize(("names", "missing"), [("modle", "modle"), ("step", "step")])
-def test_what_is_not_there_is_named(tmp_path: pathlib.Path, names: str, missing: str) -> None:
+def test_missing_object_is_named(tmp_path: pathlib.Path, names: str, missing: str) -> None:
     Checkpoint(model=Model()).save(tmp_path)
     with pytest.raises(NotFoundError, match=f"'{missing}'.*model"):
         Checkpoint(**{names: Variable(0)}).restore(tmp_path)
 
 
-def test_a_variable_that_is_not_there_is_named(tmp_path: pathlib.Path) -> None:
+def test_missing_variable_is_named(tmp_path: pathlib.Path) -> None:
     model, larger = Model(), Model()
     Checkpoint(model=model).save(tmp_path)
     larger.variables.append(Variable(0.0, name="extra"))
@@ -240,7 +242,7 @@ def test_a_variable_that_is_not_there_is_named(tmp_path: pathlib.Path) -> None:
         Checkpoint(model=larger).restore(tmp_path)
 
 
-def test_a_state_that_is_not_there_is_named_before_anything_changes(tmp_path: pathlib.Path) -> None:
+def test_missing_state_is_named_before_anything_changes(tmp_path: pathlib.Path) -> None:
     step = Variable(1)
     Checkpoint(step=step, data=Variable(0)).save(tmp_path)
     step.assign(5)
@@ -252,7 +254,7 @@ def test_a_state_that_is_not_there_is_named_before_anything_changes(tmp_path: pa
 @pytest.mark.parametrize(
     ("cut", "error"), [((3, 3, 5), InvalidArgumentError), ((4, 6, 1), NotFoundError)]
 )
-def test_parts_that_were_joined_otherwise_are_refused_by_their_variable(
+def test_differently_partitioned_sharded_variable_is_refused_by_name(
     tmp_path: pathlib.Path, cut: tuple[int, ...], error: type[Exception]
 ) -> None:
     def joined(*rows: int) -> ShardedVariable:
@@ -267,7 +269,7 @@ def test_parts_that_were_joined_otherwise_are_refused_by_their_variable(
 
 @pytest.mark.parametrize("small_bytes", [0, 1 << 20])
 @pytest.mark.parametrize("cut", [(10,), (3, 5, 2), (6, 4)])
-def test_what_was_joined_is_restored_into_other_parts(
+def test_sharded_variable_is_restored_into_other_partition(
     tmp_path: pathlib.Path,
     monkeypatch: pytest.MonkeyPatch,
     cut: tuple[int, ...],
@@ -300,7 +302,7 @@ def test_what_was_joined_is_restored_into_other_parts(
     np.testing.assert_array_equal(again.variables[0].numpy(), table.numpy())
 
 
-def test_damage_is_noticed_before_anything_changes(tmp_path: pathlib.Path) -> None:
+def test_damaged_file_is_detected_before_anything_changes(tmp_path: pathlib.Path) -> None:
     path = pathlib.Path(Checkpoint(model=Model()).save(tmp_path))
     file = sorted(path.rglob("*.safetensors"))[-1]
     data = bytearray(file.read_bytes())
@@ -314,9 +316,7 @@ def test_damage_is_noticed_before_anything_changes(tmp_path: pathlib.Path) -> No
 
 
 @pytest.mark.parametrize("dim", [2, 1 << 18])
-def test_a_state_that_is_refused_is_so_before_any_variable_changes(
-    tmp_path: pathlib.Path, dim: int
-) -> None:
+def test_state_is_refused_before_any_variable_changes(tmp_path: pathlib.Path, dim: int) -> None:
     def table(seed: int) -> Any:
         return Variable(initializers.normal(seed=seed)((2, dim)), name="table")
 
@@ -328,7 +328,9 @@ def test_a_state_that_is_refused_is_so_before_any_variable_changes(
     np.testing.assert_array_equal(other.numpy(), before)
 
 
-def test_damage_to_values_of_one_place_changes_nothing_in_another(tmp_path: pathlib.Path) -> None:
+def test_damaged_remote_values_leave_local_values_and_data_unchanged(
+    tmp_path: pathlib.Path,
+) -> None:
     with local_parameters():
         here = Variable(1.0, name="here")
     there, data = Variable(2.0, name="there"), Position(row=3)
@@ -345,14 +347,14 @@ def test_damage_to_values_of_one_place_changes_nothing_in_another(tmp_path: path
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 3}', '{"format": 2'])
-def test_a_damaged_manifest_is_noticed(tmp_path: pathlib.Path, text: str) -> None:
+def test_unparsable_manifest_is_refused(tmp_path: pathlib.Path, text: str) -> None:
     path = pathlib.Path(Checkpoint(step=Variable(0)).save(tmp_path))
     (path / "manifest.json").write_text(text)
     with pytest.raises(DataLossError, match="manifest"):
         Checkpoint(step=Variable(0)).restore(path)
 
 
-def test_a_manifest_that_is_damaged_and_still_one_is_noticed(tmp_path: pathlib.Path) -> None:
+def test_manifest_with_wrong_checksum_is_refused(tmp_path: pathlib.Path) -> None:
     path = pathlib.Path(Checkpoint(position=Position(12345), step=Variable(0)).save(tmp_path))
     text = (path / "manifest.json").read_text()
     position, step = Position(7), Variable(5)
@@ -371,7 +373,7 @@ def test_a_manifest_that_is_damaged_and_still_one_is_noticed(tmp_path: pathlib.P
     assert (position.row, int(step)) == (12345, 0)
 
 
-def test_a_checkpoint_without_sums_of_pieces_is_read(
+def test_checkpoint_of_format_3_without_piece_checksums_is_read(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shard_files, "SMALL_BYTES", 0)
@@ -385,7 +387,7 @@ def test_a_checkpoint_without_sums_of_pieces_is_read(
     assert other.values() == model.values()
 
 
-def test_another_format_is_refused(tmp_path: pathlib.Path) -> None:
+def test_unknown_checkpoint_format_is_refused(tmp_path: pathlib.Path) -> None:
     path = pathlib.Path(Checkpoint(step=Variable(0)).save(tmp_path))
     manifest = json.loads((path / "manifest.json").read_text())
     (path / "manifest.json").write_text(json.dumps({**manifest, "format": 99}))
@@ -393,21 +395,21 @@ def test_another_format_is_refused(tmp_path: pathlib.Path) -> None:
         Checkpoint(step=Variable(0)).restore(path)
 
 
-def test_configurations_are_kept(tmp_path: pathlib.Path) -> None:
+def test_model_configuration_is_saved(tmp_path: pathlib.Path) -> None:
     Checkpoint(model=Model(6), step=Variable(0)).save(tmp_path)
     assert read_config(tmp_path) == {"rows": 6}
     with pytest.raises(NotFoundError, match="step"):
         read_config(tmp_path, "step")
 
 
-def test_only_what_can_be_saved_is_taken() -> None:
+def test_objects_that_cannot_be_saved_are_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="nothing to save"):
         Checkpoint(model=None)
     with pytest.raises(InvalidTypeError, match="weights=ndarray"):
         Checkpoint(weights=np.zeros(3))
 
 
-def test_checkpoints_may_be_named_and_numbered(tmp_path: pathlib.Path) -> None:
+def test_save_accepts_name_and_number(tmp_path: pathlib.Path) -> None:
     step = Variable(1, name="step")
     saved = Checkpoint(step=step)
     assert saved.save(tmp_path, name="epoch", number=12) == str(tmp_path / "epoch-12")
@@ -422,7 +424,7 @@ def test_checkpoints_may_be_named_and_numbered(tmp_path: pathlib.Path) -> None:
             saved.save(tmp_path, name=bad)
 
 
-def test_objects_are_found_by_their_names(tmp_path: pathlib.Path) -> None:
+def test_checkpointed_objects_are_read_only_attributes(tmp_path: pathlib.Path) -> None:
     step = Variable(1, name="step")
     checkpoint: Any = Checkpoint(step=step)
     checkpoint.step.assign_add(1)
@@ -441,7 +443,7 @@ def test_objects_are_found_by_their_names(tmp_path: pathlib.Path) -> None:
         ([{"a": [{True: 1}]}], "the key True"),
     ],
 )
-def test_state_that_would_come_back_as_another_is_refused(
+def test_state_that_json_would_change_is_refused(
     state: Any, message: str, tmp_path: pathlib.Path
 ) -> None:
     counted = types.SimpleNamespace(state_dict=lambda: state, load_state_dict=print)
@@ -450,7 +452,9 @@ def test_state_that_would_come_back_as_another_is_refused(
     assert os.listdir(tmp_path) == []
 
 
-def test_a_url_is_no_folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_url_as_checkpoint_folder_is_refused(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     checkpoint = Checkpoint(step=Variable(1))
     for use in (checkpoint.save, checkpoint.restore, latest_checkpoint):
@@ -459,18 +463,20 @@ def test_a_url_is_no_folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPa
     assert os.listdir(tmp_path) == []
 
 
-def test_a_number_of_numpy_names_a_checkpoint(tmp_path: pathlib.Path) -> None:
+def test_numpy_integer_is_accepted_as_checkpoint_number(tmp_path: pathlib.Path) -> None:
     number: Any = np.int64(7)
     saved = Checkpoint(step=Variable(1)).save(tmp_path, number=number)
     assert (saved, latest_checkpoint(tmp_path)) == (str(tmp_path / "ckpt-7"),) * 2
 
 
 @pytest.mark.parametrize("variables", [{"a": 1}, None, [np.zeros(2)]])
-def test_variables_are_a_list_of_variables(variables: Any, tmp_path: pathlib.Path) -> None:
+def test_object_whose_variables_are_no_list_of_variables_is_refused(
+    variables: Any, tmp_path: pathlib.Path
+) -> None:
     with pytest.raises(TypeError, match=r"net=SimpleNamespace: its variables must be a list"):
         Checkpoint(net=types.SimpleNamespace(variables=variables)).save(tmp_path)
 
 
-def test_a_list_of_objects_is_told_to_be_named() -> None:
+def test_list_of_objects_is_refused_with_hint_to_name_them() -> None:
     with pytest.raises(TypeError, match=r"tables is a list: .* Checkpoint\(\*\*\{f'tables_\{i\}'"):
         Checkpoint(tables=[])

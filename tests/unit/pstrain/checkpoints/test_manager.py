@@ -29,7 +29,7 @@ def _names(manager: CheckpointManager) -> list[str]:
     return [pathlib.Path(path).name for path in manager.checkpoints]
 
 
-def test_only_the_newest_are_kept(step: Any, tmp_path: pathlib.Path) -> None:
+def test_manager_keeps_newest_checkpoints_only(step: Any, tmp_path: pathlib.Path) -> None:
     manager = CheckpointManager(Checkpoint(step=step), tmp_path, max_to_keep=2)
     assert manager.restore_or_initialize() is None
     for value in range(4):
@@ -42,7 +42,7 @@ def test_only_the_newest_are_kept(step: Any, tmp_path: pathlib.Path) -> None:
     assert int(step) == 3
 
 
-def test_checkpoints_of_other_names_stay(step: Any, tmp_path: pathlib.Path) -> None:
+def test_checkpoints_with_other_names_are_not_deleted(step: Any, tmp_path: pathlib.Path) -> None:
     checkpoint = Checkpoint(step=step)
     manager = CheckpointManager(checkpoint, tmp_path, max_to_keep=1)
     step.assign(7)
@@ -57,7 +57,7 @@ def test_checkpoints_of_other_names_stay(step: Any, tmp_path: pathlib.Path) -> N
     assert sorted(path.name for path in tmp_path.iterdir()) == ["best-1", "best-4", "ckpt-3"]
 
 
-def test_saves_of_several_threads_remove_what_is_old_in_turn(
+def test_concurrent_saves_delete_old_checkpoints_without_errors(
     step: Any, tmp_path: pathlib.Path
 ) -> None:
     failed: list[Exception] = []
@@ -79,7 +79,7 @@ def test_saves_of_several_threads_remove_what_is_old_in_turn(
     assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_a_save_ignores_leftovers_that_another_thread_removes_meanwhile(
+def test_save_ignores_leftovers_removed_by_another_thread(
     step: Any, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     leftover = tmp_path / ".partial-old-1"
@@ -97,7 +97,7 @@ def test_a_save_ignores_leftovers_that_another_thread_removes_meanwhile(
 
 
 @pytest.mark.parametrize("kept", [1, 2])
-def test_a_relative_directory_keeps_as_many(
+def test_relative_directory_keeps_max_to_keep_checkpoints(
     step: Any, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, kept: int
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -111,7 +111,7 @@ def test_a_relative_directory_keeps_as_many(
     assert int(step) == 2
 
 
-def test_all_are_kept_where_no_number_is_given(step: Any, tmp_path: pathlib.Path) -> None:
+def test_all_checkpoints_are_kept_without_max_to_keep(step: Any, tmp_path: pathlib.Path) -> None:
     manager = CheckpointManager(Checkpoint(step=step), tmp_path)
     assert not Checkpoint(step=step).restore(manager.latest_checkpoint)
     for _ in range(3):
@@ -119,7 +119,7 @@ def test_all_are_kept_where_no_number_is_given(step: Any, tmp_path: pathlib.Path
     assert len(manager.checkpoints) == 3
 
 
-def test_an_interval_counts_steps(step: Any, tmp_path: pathlib.Path) -> None:
+def test_checkpoint_interval_counts_steps(step: Any, tmp_path: pathlib.Path) -> None:
     manager = CheckpointManager(
         Checkpoint(step=step), tmp_path, 5, step_counter=step, checkpoint_interval=10
     )
@@ -135,12 +135,14 @@ def test_an_interval_counts_steps(step: Any, tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize("options", [{"max_to_keep": 0}, {"checkpoint_interval": 5}])
-def test_wrong_options_are_refused(step: Any, tmp_path: pathlib.Path, options: Any) -> None:
+def test_invalid_manager_options_are_refused(
+    step: Any, tmp_path: pathlib.Path, options: Any
+) -> None:
     with pytest.raises(InvalidArgumentError):
         CheckpointManager(Checkpoint(step=step), tmp_path, **{"max_to_keep": 1, **options})
 
 
-def test_a_directory_that_is_a_file_is_named(step: Any, tmp_path: pathlib.Path) -> None:
+def test_file_given_as_directory_is_refused_by_name(step: Any, tmp_path: pathlib.Path) -> None:
     file = tmp_path / "model.ckpt"
     file.touch()
     with pytest.raises(InvalidArgumentError, match=r"model.ckpt', which is.*: name a folder"):
@@ -150,7 +152,7 @@ def test_a_directory_that_is_a_file_is_named(step: Any, tmp_path: pathlib.Path) 
             Checkpoint(step=step).save(directory)
 
 
-def test_the_newest_are_followed(step: Any, tmp_path: pathlib.Path) -> None:
+def test_checkpoints_iterator_yields_newest_checkpoints(step: Any, tmp_path: pathlib.Path) -> None:
     saved, seen = Checkpoint(step=step), []
     saved.save(tmp_path)
     saved.save(tmp_path)
@@ -162,7 +164,9 @@ def test_the_newest_are_followed(step: Any, tmp_path: pathlib.Path) -> None:
     assert seen == ["ckpt-2", "ckpt-4"]
 
 
-def test_every_checkpoint_can_be_followed(step: Any, tmp_path: pathlib.Path) -> None:
+def test_checkpoints_iterator_with_every_yields_each_checkpoint(
+    step: Any, tmp_path: pathlib.Path
+) -> None:
     manager, seen = CheckpointManager(Checkpoint(step=step), tmp_path, max_to_keep=3), []
     manager.save()
     manager.save()
@@ -174,7 +178,9 @@ def test_every_checkpoint_can_be_followed(step: Any, tmp_path: pathlib.Path) -> 
     assert seen == ["ckpt-1", "ckpt-2", "ckpt-4", "ckpt-5", "ckpt-6"]
 
 
-def test_some_are_kept_for_good(step: Any, tmp_path: pathlib.Path) -> None:
+def test_keep_checkpoint_every_n_hours_preserves_old_checkpoint(
+    step: Any, tmp_path: pathlib.Path
+) -> None:
     options: dict[str, Any] = {"max_to_keep": 1, "keep_checkpoint_every_n_hours": 2}
     manager = CheckpointManager(Checkpoint(step=step), tmp_path, **options)
     start_s = time.time()
@@ -190,7 +196,9 @@ def test_some_are_kept_for_good(step: Any, tmp_path: pathlib.Path) -> None:
     assert sorted(p.name for p in tmp_path.glob("ckpt-*")) == ["ckpt-3", "ckpt-5"]
 
 
-def test_names_numbers_and_the_first_start(step: Any, tmp_path: pathlib.Path) -> None:
+def test_manager_uses_name_and_number_and_calls_init_fn_on_first_start(
+    step: Any, tmp_path: pathlib.Path
+) -> None:
     started: list[bool] = []
     manager = CheckpointManager(
         Checkpoint(step=step), tmp_path, 5, None, "epoch", init_fn=lambda: started.append(True)
@@ -205,7 +213,9 @@ def test_names_numbers_and_the_first_start(step: Any, tmp_path: pathlib.Path) ->
     assert started == [True]
 
 
-def test_a_step_is_saved_once(step: Any, tmp_path: pathlib.Path) -> None:
+def test_step_equal_to_last_checkpoint_step_is_not_saved_again(
+    step: Any, tmp_path: pathlib.Path
+) -> None:
     manager = CheckpointManager(
         Checkpoint(step=step),
         tmp_path,
@@ -219,7 +229,7 @@ def test_a_step_is_saved_once(step: Any, tmp_path: pathlib.Path) -> None:
     assert manager.save(check_interval=False) is not None
 
 
-def test_a_step_whose_save_failed_is_saved_again(
+def test_step_whose_save_failed_is_saved_again(
     step: Any, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     manager = CheckpointManager(
@@ -247,7 +257,7 @@ def _full(_path: str, _text: str) -> None:
     raise OSError("full")
 
 
-def test_following_ends_when_told(tmp_path: pathlib.Path) -> None:
+def test_checkpoints_iterator_ends_by_timeout_fn_or_stop_event(tmp_path: pathlib.Path) -> None:
     answers = iter([False, False, True])
     assert list(checkpoints_iterator(tmp_path, timeout=0, timeout_fn=lambda: next(answers))) == []
     assert next(answers, None) is None

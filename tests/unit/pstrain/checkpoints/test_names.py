@@ -22,7 +22,7 @@ from tests.unit.pstrain.checkpoints.checkpoint_cases import Model
 pytestmark = pytest.mark.usefixtures("own_parameters")
 
 
-class Later:
+class BuiltLater:
     """An object whose variables are created only when it is built."""
 
     def __init__(self) -> None:
@@ -32,10 +32,10 @@ class Later:
         self.variables = Model(seed=9).variables
 
 
-def test_values_wait_until_their_variables_are_made(tmp_path: pathlib.Path) -> None:
+def test_restored_values_wait_until_their_variables_are_created(tmp_path: pathlib.Path) -> None:
     model = Model()
     Checkpoint(model=model, step=Variable(3)).save(tmp_path)
-    later = Later()
+    later = BuiltLater()
     status = Checkpoint(model=later).restore(tmp_path)
     with pytest.raises(AssertionError, match="model/table"):
         status.assert_consumed()
@@ -48,10 +48,12 @@ def test_values_wait_until_their_variables_are_made(tmp_path: pathlib.Path) -> N
     assert Model(seed=9).values() != model.values(), "a value was given out twice"
 
 
-def test_the_newest_restore_counts_and_nothing_waits_for_the_dead(tmp_path: pathlib.Path) -> None:
+def test_newest_restore_wins_and_values_of_deleted_objects_are_dropped(
+    tmp_path: pathlib.Path,
+) -> None:
     first, second = Model(seed=1), Model(seed=2)
     paths = [Checkpoint(model=each).save(tmp_path) for each in (first, second)]
-    later, gone = Later(), Later()
+    later, gone = BuiltLater(), BuiltLater()
     Checkpoint(model=gone).restore(paths[0])
     del gone
     for path in paths:
@@ -61,15 +63,15 @@ def test_the_newest_restore_counts_and_nothing_waits_for_the_dead(tmp_path: path
     assert Model(seed=9).values() not in (first.values(), second.values())
 
 
-def test_waiting_values_must_fit(tmp_path: pathlib.Path) -> None:
+def test_deferred_value_of_wrong_shape_is_refused(tmp_path: pathlib.Path) -> None:
     Checkpoint(model=Model()).save(tmp_path)
-    later = Later()
+    later = BuiltLater()
     Checkpoint(model=later).restore(tmp_path)
     with pytest.raises(InvalidArgumentError, match="shape"):
         Model(rows=7)
 
 
-def test_layers_and_metrics_of_one_name_get_their_own_values(tmp_path: pathlib.Path) -> None:
+def test_layers_and_metrics_with_equal_names_get_their_own_values(tmp_path: pathlib.Path) -> None:
     one_row = np.ones((1, 2), np.float32)
 
     def objects() -> dict[str, Any]:
@@ -92,10 +94,10 @@ def test_layers_and_metrics_of_one_name_get_their_own_values(tmp_path: pathlib.P
     assert [second[name].result() for name in "mn"] == [1.0, 2.0]
 
 
-def test_a_save_tells_of_restored_values_that_it_lacks(
+def test_save_warns_of_restored_values_not_yet_assigned(
     tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    later = Later()
+    later = BuiltLater()
     saved = Checkpoint(model=later, step=Variable(3))
     saved.restore(Checkpoint(model=Model(), step=Variable(3)).save(tmp_path))
     saved.save(tmp_path)
@@ -106,7 +108,7 @@ def test_a_save_tells_of_restored_values_that_it_lacks(
     assert not caplog.text
 
 
-def test_a_metric_has_what_was_restored_before_it_sees_anything(tmp_path: pathlib.Path) -> None:
+def test_metric_restored_before_first_update_has_restored_state(tmp_path: pathlib.Path) -> None:
     first, second, third = Mean(), Mean(), Mean()
     first.update_state([4.0])
     saved = Checkpoint(m=first).save(tmp_path)
@@ -118,7 +120,7 @@ def test_a_metric_has_what_was_restored_before_it_sees_anything(tmp_path: pathli
     assert float(third.result()) == 1.0
 
 
-def test_a_metric_goes_back_to_before_it_had_seen_anything(tmp_path: pathlib.Path) -> None:
+def test_metric_restored_to_state_before_first_update_is_reset(tmp_path: pathlib.Path) -> None:
     saved = Checkpoint(m=(metric := Mean()))
     path = saved.save(tmp_path)
     metric.update_state([1.0])
@@ -127,7 +129,7 @@ def test_a_metric_goes_back_to_before_it_had_seen_anything(tmp_path: pathlib.Pat
     assert float(metric.result()) == 3.0
 
 
-def test_what_an_object_builds_later_gets_its_values_beside_what_it_has(
+def test_variables_built_after_restore_get_values_beside_existing_variables(
     tmp_path: pathlib.Path,
 ) -> None:
     ids = np.array([1, 2])
@@ -155,7 +157,7 @@ def test_what_an_object_builds_later_gets_its_values_beside_what_it_has(
     status.assert_consumed()
 
 
-def test_another_layer_of_the_name_is_not_the_restored_one(tmp_path: pathlib.Path) -> None:
+def test_other_layer_with_same_name_does_not_get_restored_values(tmp_path: pathlib.Path) -> None:
     one_row = np.ones((1, 2), np.float32)
     saved = Dense(1)
     saved(one_row)
@@ -169,15 +171,15 @@ def test_another_layer_of_the_name_is_not_the_restored_one(tmp_path: pathlib.Pat
     assert other.variables[0].numpy().tolist() != [[5.0], [5.0]]
 
 
-def test_values_that_several_objects_wait_for_are_not_guessed(tmp_path: pathlib.Path) -> None:
+def test_deferred_value_with_several_candidate_objects_is_refused(tmp_path: pathlib.Path) -> None:
     Checkpoint(a=Model(seed=1), b=Model(seed=2)).save(tmp_path)
-    several = Later(), Later()
+    several = BuiltLater(), BuiltLater()
     Checkpoint(a=several[0], b=several[1]).restore(tmp_path)
     with pytest.raises(InvalidArgumentError, match="'table' was restored for several objects"):
         several[1].build()
 
 
-def test_a_model_made_anew_gets_its_values_while_the_old_one_lives(tmp_path: pathlib.Path) -> None:
+def test_recreated_model_gets_its_values_while_old_model_lives(tmp_path: pathlib.Path) -> None:
     class Net:
         def __init__(self) -> None:
             self.variables: list[Any] = []
@@ -219,7 +221,7 @@ class Net:
         return sorted({float(value) for v in self.variables for value in v.numpy().reshape(-1)})
 
 
-def _one_net_of_two_names(folder: pathlib.Path) -> str:
+def _net_saved_under_two_names(folder: pathlib.Path) -> str:
     net = Net().build(5.0)
     return Checkpoint(net=net, encoder=net.encoder).save(folder)
 
@@ -229,16 +231,16 @@ def _stored(path: str) -> list[str]:
     return sorted(shard["name"] for shard in json.loads(text)["saved"]["shards"])
 
 
-def test_what_has_two_names_is_stored_once_and_restored_by_both(tmp_path: pathlib.Path) -> None:
-    path = _one_net_of_two_names(tmp_path)
+def test_value_with_two_names_is_stored_once_and_restored_by_both(tmp_path: pathlib.Path) -> None:
+    path = _net_saved_under_two_names(tmp_path)
     assert _stored(path) == ["net/encoder/bias", "net/encoder/kernel", "net/scale"]
     net = Net().build(1.0)
     Checkpoint(net=net, encoder=net.encoder).restore(path).assert_consumed()
     assert net.restored() == [5.0]
 
 
-def test_either_name_of_two_restores(tmp_path: pathlib.Path) -> None:
-    path = _one_net_of_two_names(tmp_path)
+def test_value_with_two_names_is_restored_by_either(tmp_path: pathlib.Path) -> None:
+    path = _net_saved_under_two_names(tmp_path)
     net, other = Net().build(1.0), Net().build(1.0)
     Checkpoint(net=net).restore(path).assert_consumed()
     Checkpoint(encoder=other.encoder).restore(path).assert_existing_objects_matched()
@@ -248,8 +250,8 @@ def test_either_name_of_two_restores(tmp_path: pathlib.Path) -> None:
     assert [each.restored() for each in apart] == [[5.0], [1.0, 5.0]]
 
 
-def test_values_of_two_names_wait_for_either(tmp_path: pathlib.Path) -> None:
-    path = _one_net_of_two_names(tmp_path)
+def test_deferred_value_with_two_names_waits_for_either(tmp_path: pathlib.Path) -> None:
+    path = _net_saved_under_two_names(tmp_path)
     one_row = np.ones((1, 3), np.float32)
     both, only = Net(), Net()
     status = Checkpoint(net=both, encoder=both.encoder).restore(path)
@@ -261,13 +263,15 @@ def test_values_of_two_names_wait_for_either(tmp_path: pathlib.Path) -> None:
     assert (both.restored(), only.restored()) == ([5.0], [0.0, 5.0])
 
 
-def test_a_value_that_came_by_one_name_does_not_wait_for_others(tmp_path: pathlib.Path) -> None:
+def test_value_assigned_by_one_name_does_not_wait_for_its_other_name(
+    tmp_path: pathlib.Path,
+) -> None:
     """The objects are plain: one takes over the variables that the other has created."""
     inner = Model()
-    outer = Later()
+    outer = BuiltLater()
     outer.variables = inner.variables
     path = Checkpoint(outer=outer, inner=inner).save(tmp_path)
-    outer, second = Later(), Later()
+    outer, second = BuiltLater(), BuiltLater()
     status = Checkpoint(outer=outer, inner=second).restore(path)
     outer.build()
     second.variables = outer.variables
@@ -276,11 +280,11 @@ def test_a_value_that_came_by_one_name_does_not_wait_for_others(tmp_path: pathli
     assert Model(seed=9).values() != inner.values(), "a value was given out twice"
 
 
-def test_two_objects_made_later_both_get_what_was_one(tmp_path: pathlib.Path) -> None:
+def test_two_objects_built_later_both_get_value_saved_as_one(tmp_path: pathlib.Path) -> None:
     model = Model()
     path = Checkpoint(a=model, b=model).save(tmp_path)
     assert _stored(path) == ["a/bias", "a/bias#2", "a/table"]
-    later = Later(), Later()
+    later = BuiltLater(), BuiltLater()
     status = Checkpoint(a=later[0], b=later[1]).restore(path)
     for each in later:
         each.build()
@@ -288,7 +292,7 @@ def test_two_objects_made_later_both_get_what_was_one(tmp_path: pathlib.Path) ->
     status.assert_consumed()
 
 
-def test_a_new_name_of_what_was_saved_needs_no_values_of_its_own(tmp_path: pathlib.Path) -> None:
+def test_new_alias_of_saved_object_needs_no_values_of_its_own(tmp_path: pathlib.Path) -> None:
     net = Net().build(5.0)
     path = Checkpoint(net=net).save(tmp_path)
     again = Net().build(1.0)
@@ -300,7 +304,7 @@ def test_a_new_name_of_what_was_saved_needs_no_values_of_its_own(tmp_path: pathl
         Checkpoint(net=again, other=Net().build(1.0)).restore(path)
 
 
-def test_one_variable_of_values_that_were_two_gets_the_first(tmp_path: pathlib.Path) -> None:
+def test_variable_tied_to_two_saved_values_gets_first(tmp_path: pathlib.Path) -> None:
     path = Checkpoint(a=Variable(1.0), b=Variable(2.0)).save(tmp_path)
     tied = Variable(0.0)
     status = Checkpoint(a=tied, b=tied).restore(path)
@@ -309,7 +313,7 @@ def test_one_variable_of_values_that_were_two_gets_the_first(tmp_path: pathlib.P
         status.assert_consumed()
 
 
-def test_an_older_checkpoint_of_two_names_is_read(tmp_path: pathlib.Path) -> None:
+def test_checkpoint_of_format_5_with_aliases_is_read(tmp_path: pathlib.Path) -> None:
     """Older checkpoints (format 5) store a value with several names under the last name."""
     saved = Net().build(5.0)
     path = pathlib.Path(Checkpoint(encoder=saved.encoder, net=saved).save(tmp_path))
@@ -321,7 +325,7 @@ def test_an_older_checkpoint_of_two_names_is_read(tmp_path: pathlib.Path) -> Non
     assert net.restored() == [5.0]
 
 
-def test_what_was_restored_can_be_asked(tmp_path: pathlib.Path) -> None:
+def test_restore_status_checks_chain_and_return_path(tmp_path: pathlib.Path) -> None:
     model = Model()
     path = Checkpoint(model=model).save(tmp_path)
     status = Checkpoint(model=model).restore(path)

@@ -70,24 +70,30 @@ def run(coordinator: Coordinator, after_first: Callable[[int], None]) -> None:
             after_first(report["trainer"])
 
 
-def test_the_share_of_a_trainer_that_never_came(caplog: pytest.LogCaptureFixture) -> None:
+def test_unread_share_of_trainer_that_never_connected_is_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     run(Coordinator(1), lambda _trainer: None)
     assert "only trainers [1] of 2 read their share" in caplog.text
 
 
-def test_the_share_of_one_that_was_lost_after_its_end(caplog: pytest.LogCaptureFixture) -> None:
+def test_loss_of_trainer_that_had_read_its_share_is_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     coordinator = Coordinator(0, 1)
     run(coordinator, coordinator.lose)
     assert "a trainer was lost while it read the data: the rows that it had taken" in caplog.text
     assert "read their share" not in caplog.text
 
 
-def test_all_shares(caplog: pytest.LogCaptureFixture) -> None:
+def test_pass_in_which_all_trainers_read_their_share_logs_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     run(Coordinator(0, 1), lambda _trainer: None)
     assert not caplog.records
 
 
-class Late(Coordinator):
+class CoordinatorWithLateTrainer(Coordinator):
     """A coordinator whose trainer 1 ends nothing until trainer 0, after 30 runs, is at its end."""
 
     def __init__(self) -> None:
@@ -115,8 +121,8 @@ class Late(Coordinator):
             self.changed.notify_all()
 
 
-def test_one_that_is_late_holds_up_no_report_of_others() -> None:
-    coordinator: Any = Late()
+def test_late_trainer_does_not_delay_reports_of_other_trainers() -> None:
+    coordinator: Any = CoordinatorWithLateTrainer()
     executor = ClusterExecutor(coordinator)
     shares = executor.dataset(Dataset.range(8).batch(2).cache())
     told = [report["trainer"] for report in executor.run(lambda *_: 0.0, shares, None, 8)]
@@ -125,7 +131,7 @@ def test_one_that_is_late_holds_up_no_report_of_others() -> None:
     assert len(told) < 30 + 3 + 2 * 8
 
 
-class Uneven(Coordinator):
+class CoordinatorWithUnevenShares(Coordinator):
     """A coordinator whose trainers have two and twelve elements left."""
 
     def __init__(self) -> None:
@@ -138,8 +144,8 @@ class Uneven(Coordinator):
         value._set({"steps": took, "ended": took < steps, "trainer": trainer}, None)
 
 
-def test_a_pass_is_not_over_where_one_trainer_is_at_its_end_and_another_has_more() -> None:
-    executor = ClusterExecutor(Uneven())  # type: ignore[arg-type]
+def test_pass_continues_until_every_trainer_has_exhausted_its_data() -> None:
+    executor = ClusterExecutor(CoordinatorWithUnevenShares())  # type: ignore[arg-type]
     shares = executor.dataset(Dataset.range(8).batch(2).cache())
     first = list(executor.run(lambda *_: 0.0, shares, 10, 4))
     assert sum(report["steps"] for report in first) == 10

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
-import queue
-from typing import Any
-
 import pytest
 
 from pstrain.consistency import ASYNC, Consistency, Ssp
 from pstrain.coordinator import assigning, decide, waiting
-from pstrain.coordinator.core import Core
 from pstrain.coordinator.invariants import check_invariants
 from pstrain.coordinator.lost_trainers import Settlement
 from pstrain.coordinator.orders import Outbox, RunResult, StartRun
-from pstrain.coordinator.scheduler import Scheduler
 from pstrain.coordinator.state import CoordinatorState
 from pstrain.errors import CancelledError, UnavailableError
-from tests.unit.pstrain.coordinator.test_decide import apply, join_warm, started
+from tests.unit.pstrain.coordinator.scheduling_cases import apply, join_warm, scheduler, started
 
 
 def state_of(
@@ -32,7 +26,7 @@ def state_of(
     return state
 
 
-def test_a_bound_closure_takes_a_slot_of_its_trainer() -> None:
+def test_bound_closure_takes_slot_of_its_trainer() -> None:
     state = state_of({0: 1, 1: 1, 2: None})
     assert sorted(started(apply(state, assigning.assign(state)))) == [(0, 1, 0), (2, 0, 0)]
     apply(state, decide.finish(state, 2, 0, 0))
@@ -41,7 +35,7 @@ def test_a_bound_closure_takes_a_slot_of_its_trainer() -> None:
     assert started(apply(state, assigning.assign(state))) == [(1, 1, 0)]
 
 
-def test_the_older_one_starts_first_on_a_slot_that_both_may_use() -> None:
+def test_older_of_bound_and_unbound_closure_starts_first_on_shared_slot() -> None:
     state = state_of({0: None, 1: 0, 2: None}, trainers=1)
     order = []
     while not state.is_idle:
@@ -51,12 +45,12 @@ def test_the_older_one_starts_first_on_a_slot_that_both_may_use() -> None:
     assert order == [0, 1, 2]
 
 
-def test_others_leave_the_slot_to_the_one_who_needs_it() -> None:
+def test_unbound_closure_leaves_slot_to_closure_bound_to_that_trainer() -> None:
     state = state_of({0: None, 1: 0})
     assert sorted(started(apply(state, assigning.assign(state)))) == [(0, 1, 0), (1, 0, 0)]
 
 
-def test_short_ones_wait_at_their_trainer_too_unless_one_for_any_is_before_them() -> None:
+def test_short_bound_closures_queue_at_their_trainer_up_to_older_unbound_closure() -> None:
     state = state_of({**dict.fromkeys(range(8), 1), 8: 0, 9: None, 10: 1, 11: 1})
     state.trainers[1].ended = 1
     first = started(apply(state, assigning.assign(state, lambda closure: 6 if closure != 8 else 0)))
@@ -75,7 +69,7 @@ def test_short_ones_wait_at_their_trainer_too_unless_one_for_any_is_before_them(
     assert again == [(6, 1, 1)]
 
 
-def test_closures_for_a_trainer_that_is_away_hold_up_nobody() -> None:
+def test_closures_bound_to_absent_trainer_do_not_block_others() -> None:
     state = state_of({**dict.fromkeys(range(50), 7), 50: None, 51: None, 52: None})
     assert [c for c, _, _ in started(apply(state, assigning.assign(state)))] == [50, 51]
     assert state.waiting_count == 51
@@ -83,7 +77,7 @@ def test_closures_for_a_trainer_that_is_away_hold_up_nobody() -> None:
     assert started(apply(state, assigning.assign(state))) == [(0, 7, 0), (1, 7, 0)]
 
 
-def test_a_lost_trainers_bound_closures_wait_for_it_in_their_old_order() -> None:
+def test_closures_bound_to_lost_trainer_wait_for_its_return_in_original_order() -> None:
     state = state_of({0: 1, 1: 1, 2: None}, trainers=2)
     apply(state, assigning.assign(state))
     apply(state, decide.lose_trainer(state, 1, attempts_max=5))
@@ -93,7 +87,7 @@ def test_a_lost_trainers_bound_closures_wait_for_it_in_their_old_order() -> None
     assert started(apply(state, assigning.assign(state))) == [(0, 1, 1), (1, 1, 0)]
 
 
-def test_quick_closures_of_others_do_not_keep_a_trainer_full() -> None:
+def test_short_unbound_closures_do_not_starve_closure_bound_to_trainer() -> None:
     state = CoordinatorState()
     for trainer in range(2):
         apply(state, decide.join_trainer(state, trainer, 1))
@@ -112,7 +106,7 @@ def test_quick_closures_of_others_do_not_keep_a_trainer_full() -> None:
     assert state.running[1000].trainer == 1
 
 
-def test_staleness_is_that_of_other_closures() -> None:
+def test_bound_closures_do_not_advance_ssp_clock_of_trainer() -> None:
     state = state_of(dict.fromkeys(range(20), 1), consistency=Ssp(staleness=1))
     for closure in range(20):
         assert started(apply(state, assigning.assign(state))) == [(closure, 1, 0)]
@@ -120,7 +114,7 @@ def test_staleness_is_that_of_other_closures() -> None:
     assert state.trainers[1].clock == 0
 
 
-def test_an_error_cancels_bound_closures_too() -> None:
+def test_error_cancels_waiting_bound_closures_too() -> None:
     state = state_of({0: None, 1: 1, 2: 7, 3: None, 4: 1})
     apply(state, assigning.assign(state))
     apply(state, decide.fail(state, 0, 0, 0))
@@ -130,7 +124,7 @@ def test_an_error_cancels_bound_closures_too() -> None:
     assert not state.bound
 
 
-def test_what_ran_on_a_trainer_is_run_again_there() -> None:
+def test_reopened_bound_closure_runs_again_on_its_trainer() -> None:
     state = state_of({0: 1, 1: None})
     apply(state, assigning.assign(state))
     for closure, trainer in ((0, 1), (1, 0)):
@@ -149,16 +143,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-def scheduler(capacity: int = 3) -> tuple[Scheduler, queue.SimpleQueue[Any]]:
-    """Returns a scheduler that only trainer 0 of two has joined, and the orders sent to it."""
-    core = Core(attempts_max=3)
-    made = Scheduler(core, ids=itertools.count(), capacity=capacity, trainer_timeout_s=30.0)
-    outbox = Outbox()
-    made.trainer_joined(0, 1, outbox)
-    return made, outbox
-
-
-def test_the_queue_of_a_trainer_that_is_away_takes_no_room_of_others() -> None:
+def test_queue_of_absent_trainer_takes_no_capacity_from_unbound_closures() -> None:
     made, items = scheduler(capacity=3)
     for _ in range(3):
         made.submit("f", b"", None, 1)
@@ -172,7 +157,7 @@ def test_the_queue_of_a_trainer_that_is_away_takes_no_room_of_others() -> None:
     made.stop()
 
 
-def test_a_trainer_that_stays_away_fails_what_is_bound_to_it(clock: list[float]) -> None:
+def test_trainer_absent_beyond_timeout_fails_closures_bound_to_it(clock: list[float]) -> None:
     made, _ = scheduler()
     value, other = made.submit("f", b"", None, 1), made.submit("f", b"", None, 1)
     made.waiting.check_absent_trainers()
@@ -191,7 +176,7 @@ def test_a_trainer_that_stays_away_fails_what_is_bound_to_it(clock: list[float])
     made.stop()
 
 
-def test_a_trainer_that_came_meanwhile_has_its_full_time_again(clock: list[float]) -> None:
+def test_trainer_that_connected_in_between_gets_its_full_timeout_again(clock: list[float]) -> None:
     made, _ = scheduler()
     made.submit("f", b"", None, 1)
     made.waiting.check_absent_trainers()
@@ -207,7 +192,7 @@ def test_a_trainer_that_came_meanwhile_has_its_full_time_again(clock: list[float
     made.stop()
 
 
-def test_who_is_missing_is_named_whatever_the_program_waits_for(
+def test_warning_names_absent_trainers_that_closures_wait_for(
     clock: list[float], caplog: pytest.LogCaptureFixture
 ) -> None:
     made, _ = scheduler()

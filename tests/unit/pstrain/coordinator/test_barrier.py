@@ -7,12 +7,12 @@ from typing import Any
 
 from pstrain.coordinator.orders import AskPosition, Outbox
 from pstrain.coordinator.scheduler import Scheduler
-from tests.unit.pstrain.coordinator.test_affinity import scheduler
+from tests.unit.pstrain.coordinator.scheduling_cases import scheduler
 
 TIMEOUT_S = 30.0
 
 
-class Answering:
+class StreamAnsweringAfterJoin:
     """A trainer's stream that answers once another trainer has joined."""
 
     def __init__(self, made: Scheduler) -> None:
@@ -28,10 +28,10 @@ class Answering:
         self._made.barrier.position(0, "here")
 
 
-def test_nobody_waits_for_a_trainer_that_joins_when_the_others_have_been_asked() -> None:
+def test_positions_do_not_wait_for_trainer_that_joins_after_the_request() -> None:
     made, _ = scheduler()
     made.trainer_silenced(0)
-    made.trainer_joined(0, 1, Answering(made))  # type: ignore[arg-type]
+    made.trainer_joined(0, 1, StreamAnsweringAfterJoin(made))  # type: ignore[arg-type]
     with made.barrier.held(TIMEOUT_S):
         assert made.barrier.positions("data", TIMEOUT_S) == {0: "here"}
     made.stop()

@@ -26,7 +26,7 @@ from pstrain.errors import (
     FailedPreconditionError,
     UnavailableError,
 )
-from tests.unit.pstrain.coordinator.test_decide import apply, running_state
+from tests.unit.pstrain.coordinator.scheduling_cases import apply, running_state
 
 DEADLINE_S = 20.0
 
@@ -46,7 +46,7 @@ def cancelled(closure: int, reason: Reason = Reason.ASKED) -> ev.ClosureCancelle
 # Decisions
 
 
-def test_a_closure_that_waits_ends_at_once() -> None:
+def test_cancelled_waiting_closure_ends_at_once() -> None:
     state = running_state(closures=4, trainers=1)
     assert cancel(state, 2) == (cancelled(2),)
     assert list(state.waiting) == [1, 3]
@@ -54,7 +54,7 @@ def test_a_closure_that_waits_ends_at_once() -> None:
     assert (state.cancelled_count, state.failed) == (1, [])
 
 
-def test_of_a_closure_that_runs_its_trainer_has_the_last_word() -> None:
+def test_cancel_of_running_closure_is_decided_by_its_trainer() -> None:
     state = running_state(closures=2, trainers=2)
     assert cancel(state, 0) == (asked(0),)
     assert cancel(state, 0) == ()
@@ -68,14 +68,14 @@ def test_of_a_closure_that_runs_its_trainer_has_the_last_word() -> None:
     assert state.failed == []
 
 
-def test_an_error_of_a_cancelled_closure_cancels_no_other() -> None:
+def test_error_of_cancelled_closure_cancels_no_other_closure() -> None:
     state = running_state(closures=3, trainers=1)
     cancel(state, 0)
     apply(state, decide.fail(state, 0, 0, 0))
     assert list(state.waiting) == [1, 2]
 
 
-def test_a_closure_that_commits_goes_on() -> None:
+def test_closure_whose_cancel_is_refused_runs_again_after_trainer_loss() -> None:
     state = running_state(closures=2, trainers=1)
     cancel(state, 0)
     apply(state, decide.answer_cancel(state, 0, 0, 0, is_granted=False))
@@ -85,13 +85,13 @@ def test_a_closure_that_commits_goes_on() -> None:
 
 
 @pytest.mark.parametrize("trainer_attempt", [(1, 0), (0, 1)])
-def test_the_word_of_another_run_counts_for_nothing(trainer_attempt: tuple[int, int]) -> None:
+def test_cancel_answer_of_another_run_is_ignored(trainer_attempt: tuple[int, int]) -> None:
     state = running_state(closures=2, trainers=2)
     cancel(state, 0)
     assert decide.answer_cancel(state, 0, *trainer_attempt, is_granted=True).events == ()
 
 
-def test_a_closure_lost_while_it_is_cancelled_does_not_run_again() -> None:
+def test_closure_lost_during_cancel_does_not_run_again() -> None:
     state = running_state(closures=4, trainers=1, slots=3)
     for closure in range(3):
         cancel(state, closure)
@@ -102,7 +102,7 @@ def test_a_closure_lost_while_it_is_cancelled_does_not_run_again() -> None:
     assert ev.ClosureFailed(closure=1) in events, "it has lost a trainer once too often"
 
 
-def test_a_closure_that_has_made_a_part_is_not_cancelled() -> None:
+def test_closure_with_committed_part_is_not_cancelled() -> None:
     state = running_state(closures=1, trainers=1)
     cancel(state, 0)
     decided = {0: decide.DecidedClosure(attempt=0, parts=0)}
@@ -112,7 +112,7 @@ def test_a_closure_that_has_made_a_part_is_not_cancelled() -> None:
     assert list(state.waiting) == [0]
 
 
-def test_a_late_run_that_is_cancelled_does_not_run_again() -> None:
+def test_cancelled_closure_dropped_from_round_does_not_run_again() -> None:
     state = CoordinatorState(Sync(1), 2)
     for trainer in range(2):
         apply(state, decide.join_trainer(state, trainer, 1))
@@ -128,7 +128,7 @@ def test_a_late_run_that_is_cancelled_does_not_run_again() -> None:
     assert state.trainers[1].dropping == {1: 0}
 
 
-def test_a_round_goes_on_without_a_closure_that_was_cancelled() -> None:
+def test_round_continues_without_cancelled_closure() -> None:
     state = CoordinatorState(Sync(0), 2)
     for trainer in range(2):
         apply(state, decide.join_trainer(state, trainer, 1))
@@ -147,7 +147,7 @@ def test_a_round_goes_on_without_a_closure_that_was_cancelled() -> None:
 # Deadlines
 
 
-def test_deadlines_come_first_first_and_once() -> None:
+def test_deadlines_fall_due_in_order_and_once() -> None:
     heap = DeadlineHeap()
     for closure, at_s in ((0, 5.0), (1, 3.0), (2, 4.0), (3, 9.0)):
         heap.add(closure, at_s)
@@ -158,7 +158,7 @@ def test_deadlines_come_first_first_and_once() -> None:
     assert (heap.next_s, len(heap)) == (9.0, 1)
 
 
-def test_closures_that_have_ended_take_no_memory() -> None:
+def test_deadline_heap_shrinks_when_closures_end() -> None:
     heap = DeadlineHeap()
     for closure in range(10_000):
         heap.add(closure, 1e9)
@@ -166,7 +166,7 @@ def test_closures_that_have_ended_take_no_memory() -> None:
     assert len(heap._heap) < 200
 
 
-def test_a_thread_tells_of_deadlines_and_ends() -> None:
+def test_deadline_thread_reports_due_closures_until_closed() -> None:
     told: queue.SimpleQueue[list[int]] = queue.SimpleQueue()
     deadlines = Deadlines(told.put)
     deadlines.add(7, 1e9)
@@ -219,7 +219,7 @@ def cluster() -> Any:
     made.scheduler.stop()
 
 
-def test_a_closed_scheduler_takes_no_closure(cluster: Cluster) -> None:
+def test_closed_scheduler_refuses_closures(cluster: Cluster) -> None:
     before = cluster.scheduler.submit("f", b"", None, name="step")
     cluster.scheduler.stop()
     with pytest.raises(CancelledError, match="the coordinator was closed"):
@@ -229,7 +229,7 @@ def test_a_closed_scheduler_takes_no_closure(cluster: Cluster) -> None:
     cluster.scheduler.wait_idle(0)
 
 
-def test_a_queued_closure_never_runs(cluster: Cluster) -> None:
+def test_cancelled_queued_closure_never_runs(cluster: Cluster) -> None:
     values = [cluster.scheduler.submit("f", b"", None, name="step") for _ in range(4)]
     assert values[3].cancel()
     assert values[3].cancel(), "it stays cancelled"
@@ -247,7 +247,7 @@ def test_a_queued_closure_never_runs(cluster: Cluster) -> None:
     assert (counts["finished"], counts["failed"], counts["cancelled"]) == (3, 0, 1)
 
 
-def test_cancel_returns_when_the_trainer_has_let_go_and_join_when_it_has_ended(
+def test_cancel_returns_when_granted_and_join_returns_when_run_has_ended(
     cluster: Cluster,
 ) -> None:
     value = cluster.scheduler.submit("f", b"", None)
@@ -265,7 +265,7 @@ def test_cancel_returns_when_the_trainer_has_let_go_and_join_when_it_has_ended(
     cluster.scheduler.wait_idle(0)
 
 
-def test_cancel_says_when_it_came_too_late(cluster: Cluster) -> None:
+def test_cancel_returns_false_when_trainer_refuses_it(cluster: Cluster) -> None:
     value = cluster.scheduler.submit("f", b"", None)
     cluster.orders()
     thread, said = cluster.cancels(value)
@@ -276,7 +276,7 @@ def test_cancel_says_when_it_came_too_late(cluster: Cluster) -> None:
     assert value.fetch(0) == "value 0"
 
 
-def test_a_trainer_that_is_lost_needs_no_word(cluster: Cluster) -> None:
+def test_cancel_succeeds_when_trainer_is_lost_before_answering(cluster: Cluster) -> None:
     value = cluster.scheduler.submit("f", b"", None)
     cluster.orders()
     thread, said = cluster.cancels(value)
@@ -287,13 +287,13 @@ def test_a_trainer_that_is_lost_needs_no_word(cluster: Cluster) -> None:
     assert cluster.scheduler.counts()["waiting"] == 0
 
 
-def test_a_word_that_does_not_come_is_named(cluster: Cluster) -> None:
+def test_cancel_timeout_names_the_unanswered_closure(cluster: Cluster) -> None:
     value = cluster.scheduler.submit("f", b"", None, name="step")
     with pytest.raises(DeadlineExceededError, match=r"trainer to say whether step \(closure 0\)"):
         value.cancel(0)
 
 
-def test_what_is_waited_for_is_named(cluster: Cluster) -> None:
+def test_timeout_errors_name_the_closure_waited_for(cluster: Cluster) -> None:
     values = [cluster.scheduler.submit("f", b"", None, name="step") for _ in range(4)]
     with pytest.raises(TimeoutError, match=r"step \(closure 0\), which trainer 0 has taken on"):
         values[0].fetch(0)
@@ -306,7 +306,7 @@ def test_what_is_waited_for_is_named(cluster: Cluster) -> None:
         cluster.scheduler.wait_idle(0)
 
 
-def test_an_error_that_is_raised_again_says_no_more(cluster: Cluster) -> None:
+def test_error_raised_repeatedly_does_not_grow_its_traceback(cluster: Cluster) -> None:
     scheduler = cluster.scheduler
     value = scheduler.submit("f", b"", None)
     cluster.ends(0, ValueError("of the step"))
@@ -329,7 +329,7 @@ def submitted(scheduler: Scheduler) -> Any:
     return scheduler.submit("f", b"", None, name="step")
 
 
-def test_a_closure_that_is_too_late_ends_alone(cluster: Cluster) -> None:
+def test_queued_closure_past_its_deadline_fails_without_affecting_others(cluster: Cluster) -> None:
     submit = cluster.scheduler.submit
     values = [submit("f", b"", None) for _ in range(2)]
     late = submit("f", b"", None, name="step", deadline_s=0.001)
@@ -345,7 +345,7 @@ def test_a_closure_that_is_too_late_ends_alone(cluster: Cluster) -> None:
     assert len(cluster.core.deadlines._heap) == 0
 
 
-def test_a_closure_that_runs_too_long_is_refused_at_its_commit(cluster: Cluster) -> None:
+def test_running_closure_past_its_deadline_is_not_committed(cluster: Cluster) -> None:
     late = cluster.scheduler.submit("f", b"", None, deadline_s=0.001)
     assert isinstance(cluster._items.get(timeout=DEADLINE_S), StartRun)
     assert cluster._items.get(timeout=DEADLINE_S) == CancelRun(0, 0)
@@ -355,7 +355,7 @@ def test_a_closure_that_runs_too_long_is_refused_at_its_commit(cluster: Cluster)
     cluster.scheduler.wait_idle(0)
 
 
-def test_errors_that_are_alike_are_told_once_with_their_number(cluster: Cluster) -> None:
+def test_identical_errors_are_reported_once_with_their_count(cluster: Cluster) -> None:
     cluster.scheduler.trainer_joined(1, 2, Outbox())
     for _ in range(4):
         cluster.scheduler.submit("f", b"", None)

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import itertools
 from random import Random
 from typing import Any
 
 import pytest
 
-from pstrain.consistency import ASYNC, Consistency, Sync
+from pstrain.consistency import Sync
 from pstrain.coordinator import assigning, decide, rounds
 from pstrain.coordinator import events as ev
-from pstrain.coordinator.core import Core
 from pstrain.coordinator.dependencies import Dependencies
-from pstrain.coordinator.orders import Outbox, RunResult, StartRun
 from pstrain.coordinator.remote_value import InputValues
-from pstrain.coordinator.scheduler import Scheduler
 from pstrain.coordinator.state import CoordinatorState
 from pstrain.errors import CancelledError, ClosureInputError, InvalidArgumentError
-from tests.unit.pstrain.coordinator.test_decide import apply, running_state, started
+from tests.unit.pstrain.coordinator.scheduling_cases import Cluster, apply, running_state, started
 
 
-def test_closures_are_released_by_the_last_of_their_inputs() -> None:
+def test_closure_is_released_by_last_of_its_inputs() -> None:
     inputs = Dependencies()
     inputs.add(3, (0, 1))
     inputs.add(4, (0,))
@@ -35,7 +31,7 @@ def test_closures_are_released_by_the_last_of_their_inputs() -> None:
     assert not inputs
 
 
-def test_who_needs_one_that_is_over_is_found_through_others() -> None:
+def test_transitive_dependants_of_ended_closures_are_found() -> None:
     inputs = Dependencies()
     for closure, needed in ((2, (0,)), (3, (2, 1)), (4, (3, 0)), (5, (1,))):
         inputs.add(closure, needed)
@@ -50,23 +46,23 @@ def test_who_needs_one_that_is_over_is_found_through_others() -> None:
 # Decisions
 
 
-def with_inputs(inputs: dict[int, tuple[int, ...]], trainers: int = 2) -> CoordinatorState:
+def state_with_inputs(inputs: dict[int, tuple[int, ...]], trainers: int = 2) -> CoordinatorState:
     state = running_state(closures=0, trainers=trainers)
     for closure, needed in inputs.items():
         apply(state, decide.schedule(state, closure, None, needed))
     return state
 
 
-def test_a_closure_starts_behind_those_that_could_before() -> None:
-    state = with_inputs({0: (), 1: (0,), 2: (), 3: ()}, trainers=1)
+def test_closure_released_by_input_queues_behind_closures_already_ready() -> None:
+    state = state_with_inputs({0: (), 1: (0,), 2: (), 3: ()}, trainers=1)
     apply(state, assigning.assign(state))
     assert (list(state.waiting), state.waiting_count, state.is_idle) == ([2, 3], 3, False)
     apply(state, decide.finish(state, 0, 0, 0))
     assert list(state.waiting) == [2, 3, 1]
 
 
-def test_a_bound_closure_waits_for_its_inputs_and_then_for_its_trainer() -> None:
-    state = with_inputs({0: ()})
+def test_bound_closure_waits_for_its_inputs_and_then_for_its_trainer() -> None:
+    state = state_with_inputs({0: ()})
     apply(state, decide.schedule(state, 1, 7, (0,)))
     assert (state.waiting_for(7), state.bound_waiting) == (1, {})
     apply(state, assigning.assign(state))
@@ -74,8 +70,8 @@ def test_a_bound_closure_waits_for_its_inputs_and_then_for_its_trainer() -> None
     assert (state.waiting_for(7), list(state.bound_waiting[7])) == (1, [1])
 
 
-def test_who_needs_what_failed_has_failed_and_others_are_cancelled() -> None:
-    state = with_inputs({0: (), 1: (), 2: (0,), 3: (2, 1), 4: (1,), 5: ()})
+def test_failed_closure_fails_its_dependants_and_cancels_other_waiting_closures() -> None:
+    state = state_with_inputs({0: (), 1: (), 2: (0,), 3: (2, 1), 4: (1,), 5: ()})
     apply(state, assigning.assign(state))
     events = apply(state, decide.fail(state, 0, 0, 0))
     assert events == (
@@ -88,8 +84,8 @@ def test_who_needs_what_failed_has_failed_and_others_are_cancelled() -> None:
     assert set(state.running) == {1}
 
 
-def test_who_needs_what_was_cancelled_ends_alone() -> None:
-    state = with_inputs({0: (), 1: (), 2: (), 3: (2,), 4: ()})
+def test_cancelled_closure_cancels_its_dependants_only() -> None:
+    state = state_with_inputs({0: (), 1: (), 2: (), 3: (2,), 4: ()})
     apply(state, assigning.assign(state))
     events = apply(state, decide.cancel(state, 2, ev.Reason.ASKED))
     assert events[1:] == (ev.ClosureCancelled(closure=3, reason=ev.Reason.INPUT, input=2),)
@@ -97,8 +93,8 @@ def test_who_needs_what_was_cancelled_ends_alone() -> None:
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_who_needs_what_a_lost_trainer_ran_ends_once(fails: bool) -> None:
-    state = with_inputs({0: (), 1: (), 2: (0, 1), 3: (2,)}, trainers=1)
+def test_dependants_of_closures_of_lost_trainer_end_once(fails: bool) -> None:
+    state = state_with_inputs({0: (), 1: (), 2: (0, 1), 3: (2,)}, trainers=1)
     apply(state, decide.join_trainer(state, 0, 2))
     apply(state, assigning.assign(state))
     apply(state, decide.cancel(state, 0, ev.Reason.ASKED))
@@ -109,8 +105,8 @@ def test_who_needs_what_a_lost_trainer_ran_ends_once(fails: bool) -> None:
     assert bool(state.failed) == fails
 
 
-def test_a_closure_whose_input_is_over_ends_when_it_is_scheduled() -> None:
-    state = with_inputs({0: ()})
+def test_closure_whose_input_has_failed_ends_when_it_is_scheduled() -> None:
+    state = state_with_inputs({0: ()})
     lost = ev.ClosureFailed(closure=1, input=0)
     events = apply(state, decide.schedule(state, 1, None, (), lost))
     assert events == (
@@ -120,7 +116,7 @@ def test_a_closure_whose_input_is_over_ends_when_it_is_scheduled() -> None:
     )
 
 
-def test_random_graphs_come_to_their_end() -> None:
+def test_closures_of_random_dependency_graphs_all_end_once() -> None:
     for seed in range(50):
         dice = Random(seed)
         state = running_state(closures=0, trainers=3, slots=2)
@@ -140,7 +136,7 @@ def test_random_graphs_come_to_their_end() -> None:
         assert sorted(ended) == list(range(60))
 
 
-def test_in_rounds_a_closure_takes_its_place_in_the_order() -> None:
+def test_released_closure_keeps_its_scheduling_order_under_sync_rounds() -> None:
     state = CoordinatorState(Sync(0), 2)
     for trainer in range(2):
         apply(state, decide.join_trainer(state, trainer, 1))
@@ -160,30 +156,6 @@ def test_in_rounds_a_closure_takes_its_place_in_the_order() -> None:
 # The scheduler
 
 
-class Cluster:
-    """A scheduler with one trainer of one slot, which ends each closure when the test says so."""
-
-    def __init__(self, capacity: int = 100, rule: Consistency = ASYNC) -> None:
-        self.core = Core(attempts_max=3, consistency=rule)
-        self.scheduler = Scheduler(
-            self.core, ids=itertools.count(), capacity=capacity, trainer_timeout_s=30.0
-        )
-        self.outbox = Outbox()
-        self.scheduler.trainer_joined(0, 1, self.outbox)
-
-    def submit(self, *inputs: Any) -> Any:
-        return self.scheduler.submit("f", b"", None, name="step", inputs=inputs)
-
-    def run(self, error: Exception | None = None) -> int:
-        """Ends the next closure, with its number as value or with ``error``; returns the number."""
-        run = self.outbox.get_nowait()
-        assert isinstance(run, StartRun)
-        assert all(value.has_value for value in run.closure.inputs)
-        number = run.closure.id
-        self.scheduler.results(0, [RunResult(number, run.attempt, number, error)])
-        return number
-
-
 @pytest.fixture
 def cluster() -> Any:
     made = Cluster()
@@ -191,7 +163,7 @@ def cluster() -> Any:
     made.scheduler.stop()
 
 
-def test_schedule_returns_at_once_and_a_chain_runs_in_its_order(cluster: Cluster) -> None:
+def test_chain_of_closures_is_scheduled_without_waiting_and_runs_in_order(cluster: Cluster) -> None:
     first = cluster.submit()
     second = cluster.submit(first)
     third = cluster.submit(second, first)
@@ -203,7 +175,7 @@ def test_schedule_returns_at_once_and_a_chain_runs_in_its_order(cluster: Cluster
     assert cluster.run() == 3
 
 
-def test_the_error_of_an_input_is_the_cause(cluster: Cluster) -> None:
+def test_closure_input_error_has_error_of_input_as_cause(cluster: Cluster) -> None:
     values = [cluster.submit()]
     for _ in range(3):
         values.append(cluster.submit(values[-1]))
@@ -223,7 +195,7 @@ def test_the_error_of_an_input_is_the_cause(cluster: Cluster) -> None:
     cluster.scheduler.wait_idle(0)
 
 
-def test_an_input_that_had_failed_is_an_error_and_one_that_was_cancelled_is_none(
+def test_submit_with_failed_input_raises_but_with_cancelled_input_fails_the_value(
     cluster: Cluster,
 ) -> None:
     failed = cluster.submit()
@@ -247,7 +219,7 @@ def test_an_input_that_had_failed_is_an_error_and_one_that_was_cancelled_is_none
 
 
 @pytest.mark.parametrize("rule", [None, Sync(0)])
-def test_a_queue_full_of_closures_that_wait_for_each_other_goes_on(rule: Any) -> None:
+def test_full_queue_of_dependent_closures_makes_progress(rule: Any) -> None:
     cluster = Cluster(capacity=3, rule=rule)
     value = cluster.submit()
     for _ in range(2):
@@ -262,7 +234,9 @@ def test_a_queue_full_of_closures_that_wait_for_each_other_goes_on(rule: Any) ->
     cluster.scheduler.stop()
 
 
-def test_values_are_referred_to_by_place_and_must_be_ours(cluster: Cluster) -> None:
+def test_input_values_are_referenced_by_index_and_must_belong_to_same_coordinator(
+    cluster: Cluster,
+) -> None:
     mine, other = cluster.submit(), Cluster()
     theirs = other.submit()
     found = InputValues(cluster.scheduler, lambda value: ("other",) if value == 5 else None)

@@ -28,24 +28,24 @@ from pstrain.errors import InvalidArgumentError
         (consistency.ssp(staleness=4), Ssp(4)),
     ],
 )
-def test_rules_by_name(value: Any, rule: Consistency) -> None:
+def test_consistency_of_resolves_names_and_rules(value: Any, rule: Consistency) -> None:
     assert consistency_of(value, trainers=3) == rule
     assert rule.to_json()["name"] == rule.name
 
 
-def test_how_many_gradients_make_one_step() -> None:
+def test_replicas_in_sync_follow_from_rule_and_trainer_count() -> None:
     rules = (ASYNC, Ssp(1), Sync(0), Sync(1), Sync(3))
     assert [rule.replicas_in_sync(4) for rule in rules] == [1, 1, 4, 3, 1]
 
 
 @pytest.mark.parametrize("value", ["ssp", "lazy", None, 3, consistency.sync(backup_workers=3)])
-def test_rules_that_cannot_be_obeyed_are_refused(value: Any) -> None:
+def test_impossible_consistency_rules_are_refused(value: Any) -> None:
     with pytest.raises(InvalidArgumentError, match=r"sync|backup_workers=3 leaves no trainer"):
         consistency_of(value, trainers=3)
 
 
 @pytest.mark.parametrize("count", [-1, 1.5, True, "2"])
-def test_counts_are_whole_numbers(count: Any) -> None:
+def test_staleness_and_backup_workers_that_are_not_whole_numbers_are_refused(count: Any) -> None:
     with pytest.raises(InvalidArgumentError, match="staleness"):
         consistency.ssp(count)
     with pytest.raises(InvalidArgumentError, match="backup_workers"):
@@ -188,7 +188,7 @@ class Scheduling(RuleBasedStateMachine):
         assert set(self.ended) == set(range(self.scheduled))
 
 
-class Stale(Scheduling):
+class SspScheduling(Scheduling):
     rule_of_trainers = Ssp(2)
 
     def before(self, event: ev.Event) -> None:
@@ -197,7 +197,7 @@ class Stale(Scheduling):
             assert trainer.clock + len(trainer.running) - self.state.slowest <= 2
 
 
-class InStep(Stale):
+class SspWithoutStalenessScheduling(SspScheduling):
     """Staleness 0: a trainer runs one closure, and only while it is level with the slowest."""
 
     rule_of_trainers = Ssp(0)
@@ -209,7 +209,7 @@ class InStep(Stale):
             assert trainer.clock == self.state.slowest
 
 
-class InRounds(Scheduling):
+class SyncScheduling(Scheduling):
     rule_of_trainers = Sync(0)
     slots = 1
 
@@ -223,15 +223,20 @@ class InRounds(Scheduling):
             raise AssertionError("nothing is late where all are waited for")
 
 
-class WithSpare(InRounds):
+class SyncWithBackupScheduling(SyncScheduling):
     rule_of_trainers = Sync(1)
 
 
-TestStale = Stale.TestCase
-TestInStep = InStep.TestCase
-TestInRounds = InRounds.TestCase
-TestWithSpare = WithSpare.TestCase
-for case in (TestStale, TestInStep, TestInRounds, TestWithSpare):
+TestSspScheduling = SspScheduling.TestCase
+TestSspWithoutStalenessScheduling = SspWithoutStalenessScheduling.TestCase
+TestSyncScheduling = SyncScheduling.TestCase
+TestSyncWithBackupScheduling = SyncWithBackupScheduling.TestCase
+for case in (
+    TestSspScheduling,
+    TestSspWithoutStalenessScheduling,
+    TestSyncScheduling,
+    TestSyncWithBackupScheduling,
+):
     case.settings = settings(max_examples=40, stateful_step_count=30)
 
 
@@ -247,7 +252,7 @@ def started(state: CoordinatorState) -> list[tuple[int, int]]:
     return [(e.closure, e.trainer) for e in events if isinstance(e, ev.ClosureStarted)]
 
 
-def in_rounds(rule: Sync, trainers: int, closures: int) -> CoordinatorState:
+def sync_state(rule: Sync, trainers: int, closures: int) -> CoordinatorState:
     state = CoordinatorState(rule, trainers)
     for closure in range(closures):
         apply(state, decide.schedule(state, closure).events)
@@ -263,8 +268,8 @@ def prepare(state: CoordinatorState, closure: int) -> tuple[ev.Event, ...]:
     return apply(state, rounds.decide_round(state))
 
 
-def test_a_round_gives_each_trainer_its_closure_whatever_order_they_joined_in() -> None:
-    state = in_rounds(Sync(), trainers=3, closures=5)
+def test_round_assigns_closures_by_trainer_number_not_by_join_order() -> None:
+    state = sync_state(Sync(), trainers=3, closures=5)
     assert started(state) == [(0, 0), (1, 1), (2, 2)]
     for closure in (2, 0):
         assert prepare(state, closure) == ()
@@ -278,7 +283,7 @@ def test_a_round_gives_each_trainer_its_closure_whatever_order_they_joined_in() 
     assert started(state) == [(3, 0), (4, 1), (5, 2)]
 
 
-def test_rounds_wait_for_the_trainers_of_a_job_with_holes_and_for_no_others() -> None:
+def test_rounds_wait_for_exactly_the_trainers_of_job_with_gaps_in_its_numbers() -> None:
     state = CoordinatorState(Sync(), 2, (1, 5))
     for closure in range(2):
         apply(state, decide.schedule(state, closure).events)
@@ -288,8 +293,8 @@ def test_rounds_wait_for_the_trainers_of_a_job_with_holes_and_for_no_others() ->
     assert started(state) == [(0, 1), (1, 5)]
 
 
-def test_a_round_that_is_not_full_is_made_when_the_program_waits_for_it() -> None:
-    state = in_rounds(Sync(), trainers=2, closures=3)
+def test_incomplete_round_starts_when_program_waits_for_it() -> None:
+    state = sync_state(Sync(), trainers=2, closures=3)
     started(state)
     prepare(state, 0)
     prepare(state, 1)
@@ -303,12 +308,12 @@ def test_a_round_that_is_not_full_is_made_when_the_program_waits_for_it() -> Non
     assert apply(state, rounds.seal(state, 3)) == ()
 
 
-def test_a_round_that_was_begun_ends_where_nothing_can_be_scheduled() -> None:
+def test_begun_round_ends_while_scheduling_is_held() -> None:
     """With backup workers, a round waits for another closure in place of one without changes.
 
     While the program saves, nothing can be scheduled, so the round ends without that closure.
     """
-    state = in_rounds(Sync(1), trainers=3, closures=2)
+    state = sync_state(Sync(1), trainers=3, closures=2)
     assert started(state) == [(0, 0), (1, 1)]
     run = state.running[1]
     apply(state, decide.prepare(state, 1, run.trainer, run.attempt, has_changes=False).events)
@@ -322,11 +327,11 @@ def test_a_round_that_was_begun_ends_where_nothing_can_be_scheduled() -> None:
     program=st.lists(st.sampled_from(["schedule", "schedule", "schedule", "wait", "hold"])),
     chance=st.randoms(use_true_random=False),
 )
-def test_the_program_alone_decides_which_closures_make_a_round(
+def test_rounds_depend_on_program_order_only(
     trainers: int, program: list[str], chance: Random
 ) -> None:
     """Neither the speed of the trainers nor saves in between change the rounds."""
-    state = in_rounds(Sync(), trainers, closures=0)
+    state = sync_state(Sync(), trainers, closures=0)
     made: list[list[int]] = []
     expected: list[list[int]] = [[]]
     scheduled = 0
@@ -368,8 +373,8 @@ def _play(
             return
 
 
-def test_a_lost_trainers_place_is_taken_by_another_and_the_round_ends() -> None:
-    state = in_rounds(Sync(), trainers=2, closures=2)
+def test_other_trainer_runs_closure_of_lost_trainer_and_round_ends() -> None:
+    state = sync_state(Sync(), trainers=2, closures=2)
     started(state)
     prepare(state, 1)
     apply(state, decide.silence_trainer(state, 1).events)
@@ -379,9 +384,9 @@ def test_a_lost_trainers_place_is_taken_by_another_and_the_round_ends() -> None:
     assert prepare(state, 1) == (ev.RoundDecided(closures=(0, 1)),)
 
 
-def test_rounds_that_are_made_anew_have_the_closures_and_places_that_they_had() -> None:
+def test_replayed_rounds_have_their_original_closures_and_trainers() -> None:
     """Meanwhile closures of no earlier round wait, and one round is undone while it is applied."""
-    state = in_rounds(Sync(), trainers=2, closures=3)
+    state = sync_state(Sync(), trainers=2, closures=3)
     ended: dict[int, int | None] = {}
     for closures in ([0, 1], [2]):
         started(state)
@@ -417,9 +422,9 @@ def test_rounds_that_are_made_anew_have_the_closures_and_places_that_they_had() 
     assert not state.round.old_rounds
 
 
-def test_a_round_that_is_undone_shares_its_number_with_none_that_is_made_before_it_anew() -> None:
+def test_undone_round_shares_its_number_with_no_round_replayed_before_it() -> None:
     """A second server is lost when only the first of two rounds has been made anew."""
-    state = in_rounds(Sync(), trainers=2, closures=4)
+    state = sync_state(Sync(), trainers=2, closures=4)
     first = _make_round(state)
     started(state)
     for closure in (2, 3):
@@ -437,11 +442,11 @@ def test_a_round_that_is_undone_shares_its_number_with_none_that_is_made_before_
 
 
 @given(chance=st.randoms(use_true_random=False), trainers=st.integers(1, 3))
-def test_rounds_are_those_of_a_life_without_faults_however_often_servers_are_lost(
+def test_rounds_after_repeated_server_losses_equal_those_without_faults(
     chance: Random, trainers: int
 ) -> None:
     count = 4 * trainers
-    state = in_rounds(Sync(), trainers, count)
+    state = sync_state(Sync(), trainers, count)
     kept: dict[int, int] = {}
     for _ in range(6):
         for _ in range(chance.randrange(4)):
@@ -481,8 +486,8 @@ def _go_back(state: CoordinatorState, ended: dict[int, int]) -> None:
         apply(state, decide.join_trainer(state, trainer, 1).events)
 
 
-def test_the_late_run_again_and_their_trainers_when_they_have_given_back() -> None:
-    state = in_rounds(Sync(1), trainers=2, closures=3)
+def test_dropped_closure_runs_again_and_late_trainer_works_after_its_drop_has_ended() -> None:
+    state = sync_state(Sync(1), trainers=2, closures=3)
     assert started(state) == [(0, 0), (1, 1)]
     late = ev.ClosureDropped(closure=0, trainer=0, attempt=0)
     assert prepare(state, 1) == (late, ev.RoundDecided(closures=(1,)))
@@ -494,8 +499,8 @@ def test_the_late_run_again_and_their_trainers_when_they_have_given_back() -> No
     assert state.dropped_count == 1
 
 
-def test_nobody_is_late_for_a_closure_that_changes_nothing() -> None:
-    state = in_rounds(Sync(1), trainers=2, closures=4)
+def test_closure_without_changes_makes_no_other_closure_late() -> None:
+    state = sync_state(Sync(1), trainers=2, closures=4)
     assert started(state) == [(0, 0), (1, 1)]
     apply(state, decide.prepare(state, 1, 1, 0, has_changes=False).events)
     assert rounds.decide_round(state) == ()
@@ -503,7 +508,7 @@ def test_nobody_is_late_for_a_closure_that_changes_nothing() -> None:
     assert prepare(state, 0) == (ev.RoundDecided(closures=(1, 0)),)
 
 
-def test_a_trainer_that_joins_starts_at_the_clock_of_the_slowest() -> None:
+def test_joining_trainer_starts_at_clock_of_slowest_trainer() -> None:
     state = CoordinatorState(Ssp(1), 2)
     apply(state, decide.join_trainer(state, 0, 4).events)
     for closure in range(9):
@@ -520,7 +525,7 @@ def test_a_trainer_that_joins_starts_at_the_clock_of_the_slowest() -> None:
     assert [trainer for _, trainer in started(state)] == [0, 0]
 
 
-def test_what_was_late_for_its_round_is_made_anew_in_the_round_that_it_was_in() -> None:
+def test_reopened_closures_wait_in_order_of_the_rounds_they_were_in() -> None:
     state = CoordinatorState(consistency=Sync(1), trainers_expected=3)
     apply(state, decide.reopen(state, {20: 11, 21: 10, 22: 10, 23: 11}).events)
     assert list(state.waiting) == [21, 22, 20, 23]

@@ -9,38 +9,12 @@ from pstrain.coordinator import assigning, decide, exhausted
 from pstrain.coordinator import events as ev
 from pstrain.coordinator.invariants import check_invariants
 from pstrain.coordinator.state import CoordinatorState
+from tests.unit.pstrain.coordinator.scheduling_cases import apply, join_warm, running_state, started
 
 ATTEMPTS_MAX = 3
 
 
-def apply(state: CoordinatorState, decision: decide.Decision) -> tuple[ev.Event, ...]:
-    for event in decision.events:
-        state.apply(event)
-    check_invariants(state)
-    return decision.events
-
-
-def started(events: tuple[ev.Event, ...]) -> list[tuple[int, int, int]]:
-    return [(e.closure, e.trainer, e.attempt) for e in events if isinstance(e, ev.ClosureStarted)]
-
-
-def running_state(closures: int, trainers: int, slots: int = 1) -> CoordinatorState:
-    state = CoordinatorState()
-    for trainer in range(trainers):
-        apply(state, decide.join_trainer(state, trainer, slots))
-    for closure in range(closures):
-        apply(state, decide.schedule(state, closure))
-    apply(state, assigning.assign(state))
-    return state
-
-
-def join_warm(state: CoordinatorState, trainer: int, slots: int) -> None:
-    """Joins a trainer that has already ended closures."""
-    apply(state, decide.join_trainer(state, trainer, slots))
-    state.trainers[trainer].ended = slots
-
-
-def test_short_closures_wait_at_the_trainers_too() -> None:
+def test_short_closures_queue_at_trainers_beyond_their_slots() -> None:
     state = CoordinatorState()
     for trainer in range(2):
         join_warm(state, trainer, 2)
@@ -59,7 +33,7 @@ def test_short_closures_wait_at_the_trainers_too() -> None:
     check_invariants(state)
 
 
-def test_no_closure_waits_at_a_trainer_that_has_only_begun() -> None:
+def test_no_closure_queues_at_trainer_that_has_just_joined() -> None:
     state = CoordinatorState()
     join_warm(state, 0, 2)
     apply(state, decide.join_trainer(state, 1, 2))
@@ -73,7 +47,7 @@ def test_no_closure_waits_at_a_trainer_that_has_only_begun() -> None:
     assert [len(t.running) for t in state.trainers.values()] == [8, 8]
 
 
-def test_as_many_wait_at_a_trainer_as_the_closure_allows() -> None:
+def test_queue_at_trainer_is_limited_by_allowance_of_closure() -> None:
     state = CoordinatorState()
     join_warm(state, 0, 2)
     for closure in range(20):
@@ -86,7 +60,7 @@ def test_as_many_wait_at_a_trainer_as_the_closure_allows() -> None:
     assert len(state.running) == 9
 
 
-def test_a_trainer_is_ready_that_has_few_while_none_wait() -> None:
+def test_lightly_loaded_trainer_is_ready_only_while_no_closure_waits() -> None:
     state = running_state(closures=8, trainers=1, slots=9)
     assert not state.has_ready(3)
     apply(state, decide.join_trainer(state, 1, 9))
@@ -99,7 +73,7 @@ def test_a_trainer_is_ready_that_has_few_while_none_wait() -> None:
     assert not state.has_ready(3)
 
 
-def test_a_short_closure_that_lost_its_trainer_takes_a_slot() -> None:
+def test_short_closure_returned_from_lost_trainer_takes_slot() -> None:
     state = CoordinatorState()
     join_warm(state, 0, 1)
     for closure in range(3):
@@ -113,7 +87,7 @@ def test_a_short_closure_that_lost_its_trainer_takes_a_slot() -> None:
     check_invariants(state)
 
 
-def test_closures_start_oldest_first_on_the_slots_in_turn() -> None:
+def test_closures_start_oldest_first_on_slots_in_turn() -> None:
     state = CoordinatorState()
     for trainer in (7, 8):
         apply(state, decide.join_trainer(state, trainer, 1))
@@ -123,7 +97,7 @@ def test_closures_start_oldest_first_on_the_slots_in_turn() -> None:
     assert list(state.waiting) == [2]
 
 
-def test_a_closure_starts_where_fewest_run() -> None:
+def test_closure_starts_on_trainer_that_runs_fewest() -> None:
     state = running_state(closures=5, trainers=2, slots=3)
     assert [list(t.running) for t in state.trainers.values()] == [[0, 2, 4], [1, 3]]
     apply(state, decide.join_trainer(state, 2, 3))
@@ -133,7 +107,7 @@ def test_a_closure_starts_where_fewest_run() -> None:
     assert started(events) == [(5, 2, 0), (6, 2, 0), (7, 1, 0)]
 
 
-def test_a_lost_trainers_closures_run_next_in_their_old_order() -> None:
+def test_closures_of_lost_trainer_run_next_in_original_order() -> None:
     state = running_state(closures=5, trainers=1, slots=3)
     apply(state, decide.lose_trainer(state, 0, attempts_max=ATTEMPTS_MAX))
     assert list(state.waiting) == [0, 1, 2, 3, 4]
@@ -141,7 +115,7 @@ def test_a_lost_trainers_closures_run_next_in_their_old_order() -> None:
     assert started(apply(state, assigning.assign(state))) == [(0, 1, 1), (1, 1, 1)]
 
 
-def test_the_late_word_of_a_lost_trainer_counts_for_nothing() -> None:
+def test_late_results_of_lost_trainer_are_ignored() -> None:
     state = running_state(closures=1, trainers=1)
     apply(state, decide.lose_trainer(state, 0, attempts_max=ATTEMPTS_MAX))
     apply(state, decide.join_trainer(state, 0, 1))
@@ -153,7 +127,7 @@ def test_the_late_word_of_a_lost_trainer_counts_for_nothing() -> None:
     assert state.finished_count == 1
 
 
-def test_an_error_cancels_what_waits_and_lets_what_runs_end() -> None:
+def test_error_cancels_waiting_closures_and_lets_running_closures_end() -> None:
     state = running_state(closures=4, trainers=2)
     events = apply(state, decide.fail(state, closure=0, trainer=0, attempt=0))
     assert [e.closure for e in events if isinstance(e, ev.ClosureCancelled)] == [2, 3]
@@ -166,14 +140,14 @@ def test_an_error_cancels_what_waits_and_lets_what_runs_end() -> None:
     assert [c for c, _, _ in started(apply(state, assigning.assign(state)))] == [9]
 
 
-def test_a_closure_scheduled_while_errors_wait_is_cancelled() -> None:
+def test_closure_scheduled_before_errors_are_reported_is_cancelled() -> None:
     state = running_state(closures=2, trainers=2)
     apply(state, decide.fail(state, closure=0, trainer=0, attempt=0))
     events = apply(state, decide.schedule(state, 5))
     assert events[-1] == ev.ClosureCancelled(closure=5)
 
 
-def test_a_closure_that_loses_every_trainer_is_given_up() -> None:
+def test_closure_that_loses_trainers_attempts_max_times_fails() -> None:
     state = running_state(closures=2, trainers=1)
     for trainer in range(ATTEMPTS_MAX):
         events = apply(state, decide.lose_trainer(state, trainer, attempts_max=ATTEMPTS_MAX))
@@ -184,7 +158,7 @@ def test_a_closure_that_loses_every_trainer_is_given_up() -> None:
     assert state.is_idle
 
 
-def test_what_servers_had_decided_of_a_lost_trainers_closures_has_ended() -> None:
+def test_closure_of_lost_trainer_that_servers_had_decided_has_ended() -> None:
     state = running_state(closures=4, trainers=1, slots=3)
     decided = {0: decide.DecidedClosure(0, 1, has_ended=True), 1: decide.DecidedClosure(0, 2)}
     apply(state, decide.silence_trainer(state, 0))
@@ -200,7 +174,7 @@ def test_what_servers_had_decided_of_a_lost_trainers_closures_has_ended() -> Non
     assert state.parts == {}
 
 
-def test_an_error_that_servers_had_decided_fails_the_closure() -> None:
+def test_closure_of_lost_trainer_with_decided_error_fails() -> None:
     state = running_state(closures=3, trainers=1, slots=2)
     decided = {0: decide.DecidedClosure(0, 1, has_ended=True, is_error=True)}
     apply(state, decide.silence_trainer(state, 0))
@@ -210,7 +184,7 @@ def test_an_error_that_servers_had_decided_fails_the_closure() -> None:
     assert state.is_idle
 
 
-def test_nothing_starts_while_somebody_holds() -> None:
+def test_no_closure_starts_until_every_hold_is_resumed() -> None:
     state = running_state(closures=3, trainers=1)
     for _ in range(2):
         apply(state, decide.hold(state))
@@ -224,7 +198,7 @@ def test_nothing_starts_while_somebody_holds() -> None:
     assert apply(state, decide.resume(state)) == ()
 
 
-def test_a_silenced_trainer_is_not_quiet() -> None:
+def test_silenced_trainer_keeps_state_from_being_settled() -> None:
     state = running_state(closures=0, trainers=1)
     assert state.is_settled
     apply(state, decide.silence_trainer(state, 0))
@@ -233,7 +207,7 @@ def test_a_silenced_trainer_is_not_quiet() -> None:
     assert state.is_settled
 
 
-def test_closures_whose_changes_were_undone_run_again_before_others() -> None:
+def test_reopened_closures_run_again_before_others() -> None:
     state = running_state(closures=4, trainers=1)
     for closure in (0, 1):
         apply(state, decide.finish(state, closure=closure, trainer=0, attempt=0))
@@ -247,7 +221,7 @@ def cancelled(events: tuple[ev.Event, ...]) -> list[int]:
     return [event.closure for event in events if isinstance(event, ev.ClosureCancelled)]
 
 
-def made_again(ended: int, *, trainers: int) -> CoordinatorState:
+def state_with_rerun(ended: int, *, trainers: int) -> CoordinatorState:
     """Returns a state whose first ``ended`` closures run again after a restore, before two more."""
     state = running_state(closures=ended + 2, trainers=1, slots=ended)
     for closure in range(ended):
@@ -260,8 +234,8 @@ def made_again(ended: int, *, trainers: int) -> CoordinatorState:
     return state
 
 
-def test_what_the_program_was_told_is_made_again_whatever_fails_meanwhile() -> None:
-    state = made_again(2, trainers=3)
+def test_reported_closures_run_again_despite_errors_of_other_closures() -> None:
+    state = state_with_rerun(2, trainers=3)
     assert sorted(state.running) == [0, 1, 2]
     apply(state, decide.reopen(state, {4: None}))
     assert cancelled(apply(state, decide.fail(state, closure=2, trainer=2, attempt=0))) == [3]
@@ -278,7 +252,7 @@ def test_what_the_program_was_told_is_made_again_whatever_fails_meanwhile() -> N
     check_invariants(state)
 
 
-def test_what_was_told_is_made_again_also_after_an_error_that_nobody_has_seen() -> None:
+def test_reported_closures_run_again_despite_unreported_error() -> None:
     """A join waits until all closures have ended before it raises the error."""
     state = running_state(closures=2, trainers=2)
     apply(state, decide.finish(state, closure=0, trainer=0, attempt=0))
@@ -287,7 +261,7 @@ def test_what_was_told_is_made_again_also_after_an_error_that_nobody_has_seen() 
     assert started(apply(state, assigning.assign(state))) == [(0, 0, 0)]
 
 
-def test_a_closure_of_which_a_part_is_made_goes_on_whatever_fails() -> None:
+def test_closure_with_committed_part_runs_again_despite_errors_of_others() -> None:
     state = running_state(closures=4, trainers=3)
     decided = {0: decide.DecidedClosure(attempt=0, parts=1)}
     apply(state, decide.lose_trainer(state, 0, decided, attempts_max=ATTEMPTS_MAX))
@@ -300,21 +274,21 @@ def test_a_closure_of_which_a_part_is_made_goes_on_whatever_fails() -> None:
     assert cancelled(apply(state, decide.lose_trainer(state, 1, attempts_max=ATTEMPTS_MAX))) == []
 
 
-def test_a_closure_without_its_input_ends_none_that_was_told() -> None:
-    state = made_again(2, trainers=1)
+def test_closure_with_failed_input_cancels_no_reported_closure() -> None:
+    state = state_with_rerun(2, trainers=1)
     immediate_end = ev.ClosureFailed(closure=9, input=8)
     assert cancelled(apply(state, decide.schedule(state, 9, immediate_end=immediate_end))) == [2, 3]
     assert list(state.waiting) == [1]
 
 
-def test_the_end_of_all_work_is_that_of_what_was_told_too() -> None:
-    state = made_again(2, trainers=1)
+def test_cancel_all_cancels_reported_closures_too() -> None:
+    state = state_with_rerun(2, trainers=1)
     apply(state, decide.cancel_all(state))
     assert state.is_idle
     assert not state.reported
 
 
-def test_parts_that_were_undone_are_made_again() -> None:
+def test_undone_parts_are_forgotten_and_kept_parts_restored_by_reopen() -> None:
     state = running_state(closures=1, trainers=1)
     decided = {0: decide.DecidedClosure(attempt=0, parts=1)}
     apply(state, decide.lose_trainer(state, 0, decided, attempts_max=None))
@@ -325,7 +299,7 @@ def test_parts_that_were_undone_are_made_again() -> None:
     assert state.parts == {0: 1, 1: 2}
 
 
-def test_what_is_given_up_is_shown_before_anything_starts() -> None:
+def test_give_up_cancels_all_closures_until_errors_are_reported() -> None:
     state = running_state(closures=3, trainers=1)
     apply(state, decide.lose_trainer(state, 0, attempts_max=None))
     given_up = apply(state, decide.give_up(state))
@@ -430,7 +404,7 @@ class Coordinator(RuleBasedStateMachine):
         self.note(assigning.assign(self.state))
 
     @invariant()
-    def no_closure_ends_twice_or_is_forgotten(self) -> None:
+    def each_closure_ends_once_or_is_still_known(self) -> None:
         assert all(count == 1 for count in self.ended.values())
         lines = self.state.bound_waiting.values()
         alive = {*self.state.waiting, *self.state.dependencies}.union(self.state.running, *lines)

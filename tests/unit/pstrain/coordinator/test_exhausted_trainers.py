@@ -23,7 +23,7 @@ def apply(state: CoordinatorState, decision: decide.Decision) -> tuple[ev.Event,
     return decision.events
 
 
-def begun(
+def begun_state(
     closures: int, trainers: int, rule: Consistency = ASYNC, slots: int = 1
 ) -> CoordinatorState:
     state = CoordinatorState(rule, trainers)
@@ -56,8 +56,8 @@ def finish(state: CoordinatorState, closure: int) -> list[tuple[int, int]]:
     return go_on(state)
 
 
-def test_it_runs_on_each_trainer_before_it_fails() -> None:
-    state = begun(closures=2, trainers=2)
+def test_closure_that_meets_end_of_data_runs_on_each_trainer_before_it_fails() -> None:
+    state = begun_state(closures=2, trainers=2)
     assert meet_end(state, 0) == []
     assert finish(state, 1) == [(0, 1)]
     assert meet_end(state, 0) == []
@@ -65,8 +65,8 @@ def test_it_runs_on_each_trainer_before_it_fails() -> None:
     assert state.is_idle
 
 
-def test_what_runs_ends_before_the_loop_does_for_its_trainer_may_be_lost() -> None:
-    state = begun(closures=3, trainers=1, slots=2)
+def test_end_of_data_is_not_final_while_another_closure_runs() -> None:
+    state = begun_state(closures=3, trainers=1, slots=2)
     assert meet_end(state, 0) == []
     assert not state.failed
     apply(state, decide.silence_trainer(state, 0))
@@ -76,8 +76,8 @@ def test_what_runs_ends_before_the_loop_does_for_its_trainer_may_be_lost() -> No
     assert go_on(state) == [(1, 0), (0, 0)]
 
 
-def test_what_a_lost_trainer_had_not_used_is_there_for_those_at_their_end_too() -> None:
-    state = begun(closures=4, trainers=3)
+def test_trainer_loss_makes_data_available_to_exhausted_trainers_again() -> None:
+    state = begun_state(closures=4, trainers=3)
     assert meet_end(state, 0) == []
     apply(state, decide.lose_trainer(state, 1, attempts_max=9))
     assert go_on(state) == [(1, 0)]
@@ -87,8 +87,8 @@ def test_what_a_lost_trainer_had_not_used_is_there_for_those_at_their_end_too() 
     assert state.exhausted_on == {1: {0}}
 
 
-def test_those_that_follow_do_not_try_where_the_first_of_them_met_the_end() -> None:
-    state = begun(closures=8, trainers=2, slots=2)
+def test_later_closures_avoid_trainer_on_which_first_waiting_closure_met_end() -> None:
+    state = begun_state(closures=8, trainers=2, slots=2)
     assert [run.trainer for run in state.running.values()] == [0, 1, 0, 1]
     assert meet_end(state, 0) == []
     assert list(state.waiting) == [0, 4, 5, 6, 7]
@@ -97,8 +97,8 @@ def test_those_that_follow_do_not_try_where_the_first_of_them_met_the_end() -> N
     assert go_on(state) == [(4, 0)]
 
 
-def test_trainers_at_their_end_are_sent_no_more_than_their_slots() -> None:
-    state = begun(closures=40, trainers=2)
+def test_exhausted_trainer_is_sent_no_more_closures_than_it_has_slots() -> None:
+    state = begun_state(closures=40, trainers=2)
     assert meet_end(state, 0) == []
     assert finish(state, 1) == [(0, 1)]
     apply(state, assigning.assign(state, lambda _: 9))
@@ -106,8 +106,8 @@ def test_trainers_at_their_end_are_sent_no_more_than_their_slots() -> None:
     assert len(state.trainers[1].running) == 9
 
 
-def test_ends_are_no_losses() -> None:
-    state = begun(closures=1, trainers=9)
+def test_ends_of_data_do_not_count_as_lost_attempts() -> None:
+    state = begun_state(closures=1, trainers=9)
     for trainer in range(1, 8):
         assert meet_end(state, 0) == [(0, trainer)]
     apply(state, decide.lose_trainer(state, 7, attempts_max=2))
@@ -115,8 +115,8 @@ def test_ends_are_no_losses() -> None:
 
 
 @pytest.mark.parametrize("kind", ["bound", "cancelled", "after another's error"])
-def test_whose_end_is_its_own(kind: str) -> None:
-    state = begun(closures=2, trainers=2)
+def test_end_of_data_does_not_move_closure_that_is_bound_or_ends_anyway(kind: str) -> None:
+    state = begun_state(closures=2, trainers=2)
     if kind == "bound":
         apply(state, decide.schedule(state, 2, trainer=1))
         assert finish(state, 1) == [(2, 1)]
@@ -129,8 +129,8 @@ def test_whose_end_is_its_own(kind: str) -> None:
     assert decide.meet_end(state, 0, 0, 0).events == ()
 
 
-def test_one_that_was_told_of_its_value_ends_as_it_did() -> None:
-    state = begun(closures=0, trainers=1)
+def test_reported_closure_that_meets_end_in_rerun_finishes() -> None:
+    state = begun_state(closures=0, trainers=1)
     apply(state, decide.reopen(state, {0: None}))
     assert go_on(state) == [(0, 0)]
     meet_end(state, 0)
@@ -139,7 +139,7 @@ def test_one_that_was_told_of_its_value_ends_as_it_did() -> None:
     assert state.finished_count == 1
 
 
-def test_those_of_a_higher_priority_go_first_after_an_end_too() -> None:
+def test_higher_priority_closures_go_first_after_end_of_data() -> None:
     state = CoordinatorState()
     for closure, priority in enumerate((0, 1, 1, 1)):
         apply(state, decide.schedule(state, closure, priority=priority))
@@ -152,8 +152,8 @@ def test_those_of_a_higher_priority_go_first_after_an_end_too() -> None:
     assert finish(state, 3) == [(1, 1)]
 
 
-def test_nobody_waits_for_a_trainer_at_its_end_whatever_the_staleness() -> None:
-    state = begun(closures=20, trainers=2, rule=Ssp(0))
+def test_exhausted_trainer_does_not_hold_up_others_under_ssp() -> None:
+    state = begun_state(closures=20, trainers=2, rule=Ssp(0))
     for _ in range(6):
         meet_end(state, *(c for c, run in state.running.items() if run.trainer == 0))
         finish(state, *(c for c, run in state.running.items() if run.trainer == 1))
@@ -161,8 +161,8 @@ def test_nobody_waits_for_a_trainer_at_its_end_whatever_the_staleness() -> None:
     assert state.finished_count == 6
 
 
-def test_a_trainer_with_data_stands_in_for_one_without_in_its_round() -> None:
-    state = begun(closures=2, trainers=2, rule=Sync())
+def test_trainer_with_data_runs_closure_of_exhausted_trainer_in_its_round() -> None:
+    state = begun_state(closures=2, trainers=2, rule=Sync())
     assert meet_end(state, 0) == []
     apply(state, decide.prepare(state, 1, 1, 0))
     assert go_on(state) == [(0, 1)]
@@ -170,8 +170,8 @@ def test_a_trainer_with_data_stands_in_for_one_without_in_its_round() -> None:
     assert rounds.decide_round(state) == (ev.RoundDecided(closures=(1, 0)),)
 
 
-def test_a_round_ends_short_with_the_data() -> None:
-    state = begun(closures=2, trainers=2, rule=Sync())
+def test_round_is_decided_without_closure_that_met_end_on_all_trainers() -> None:
+    state = begun_state(closures=2, trainers=2, rule=Sync())
     apply(state, decide.prepare(state, 1, 1, 0))
     assert meet_end(state, 0) == [(0, 1)]
     assert meet_end(state, 0) == []
@@ -202,6 +202,6 @@ class Servers:
     def complete(self, _trainer: str, _keys: Any) -> None: ...
 
 
-def test_one_that_did_nothing_and_met_the_end_runs_again_when_its_trainer_is_lost() -> None:
+def test_closure_that_met_end_is_not_settled_as_decided_when_trainer_is_lost() -> None:
     settlement = lost_trainers.settle_servers(Servers(), "t")
     assert set(settlement.decided) == set(settlement.outcomes) == {1, 3}

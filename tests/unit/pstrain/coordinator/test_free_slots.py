@@ -35,7 +35,7 @@ class FreeSlotsMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: len(self.free))
     @rule()
-    def start_on_the_first(self) -> None:
+    def start_on_first(self) -> None:
         trainer = next(iter(self.free))
         assert self.trainers[trainer][1] == min(used for used, _ in self._free())
         self._use(trainer, 1)
@@ -57,7 +57,7 @@ class FreeSlotsMachine(RuleBasedStateMachine):
         return [(used, t) for t, (slots, now) in known for used in range(now, slots)]
 
     @invariant()
-    def each_free_slot_comes_once_those_of_the_least_busy_first(self) -> None:
+    def each_free_slot_comes_once_least_busy_trainers_first(self) -> None:
         order, loads = list(self.free), []
         running = {trainer: used for trainer, (_, used) in self.trainers.items()}
         for trainer in order:
@@ -76,7 +76,7 @@ class FreeSlotsMachine(RuleBasedStateMachine):
 TestFreeSlots = FreeSlotsMachine.TestCase
 
 
-def test_who_has_waited_longest_of_those_that_use_as_many_comes_first() -> None:
+def test_longest_free_slot_among_equally_busy_trainers_comes_first() -> None:
     free = FreeSlots()
     for trainer in range(3):
         free.add(trainer, 2)

@@ -17,13 +17,13 @@ from pstrain.coordinator.options import check_options
 from pstrain.coordinator.priority_queue import PriorityQueue
 from pstrain.coordinator.state import CoordinatorState
 from pstrain.errors import InvalidArgumentError, InvalidTypeError, UnimplementedError
-from tests.unit.pstrain.coordinator.test_decide import apply, started
+from tests.unit.pstrain.coordinator.scheduling_cases import apply, started
 
 PRIORITIES = {0: 0, 1: 0, 2: 3, 3: -1, 4: 3, 5: 0, 6: 7}
 
 
 @given(st.lists(st.tuples(st.sampled_from("alr"), st.integers(0, 9), st.integers(-2, 2))))
-def test_a_line_is_a_sorted_list(steps: list[tuple[str, int, int]]) -> None:
+def test_priority_queue_behaves_like_sorted_list(steps: list[tuple[str, int, int]]) -> None:
     line, twin = PriorityQueue(), list[tuple[int, int]]()
     for step, closure, wanted in steps:
         known = dict(twin)
@@ -47,7 +47,7 @@ def test_a_line_is_a_sorted_list(steps: list[tuple[str, int, int]]) -> None:
 
 
 @given(st.lists(st.integers(0, 9), unique=True), st.integers(10, 20))
-def test_one_that_is_inserted_comes_behind_older_ones_at_the_front(
+def test_inserted_closure_comes_behind_older_closures_at_front(
     closures: list[int], factor: int
 ) -> None:
     line = PriorityQueue()
@@ -81,11 +81,11 @@ def order(state: CoordinatorState) -> list[int]:
 
 
 @pytest.mark.parametrize("options", [{}, {"consistency": Ssp(0)}, {"bound": 0}])
-def test_higher_ones_start_first_and_older_ones_among_them(options: dict[str, Any]) -> None:
+def test_closures_start_by_priority_and_then_by_age(options: dict[str, Any]) -> None:
     assert order(state_of(**options)) == [6, 2, 4, 0, 1, 5, 3]
 
 
-def test_what_comes_back_is_first_of_its_priority() -> None:
+def test_closure_returned_from_lost_trainer_is_first_of_its_priority() -> None:
     state = state_of(trainers=5)
     apply(state, assigning.assign(state))
     assert list(state.running) == [6, 2, 4, 0, 1]
@@ -95,7 +95,7 @@ def test_what_comes_back_is_first_of_its_priority() -> None:
     assert list(state.waiting) == [2, 9, 0, 5, 3]
 
 
-def test_what_was_undone_has_its_priority_again() -> None:
+def test_reopened_closures_keep_their_priorities() -> None:
     state = state_of()
     closures = order(state)
     again = dict.fromkeys(closures, None)
@@ -104,13 +104,13 @@ def test_what_was_undone_has_its_priority_again() -> None:
     assert not state.priorities
 
 
-def test_one_that_waited_for_its_inputs_comes_behind_those_of_its_priority() -> None:
+def test_closure_released_by_input_comes_last_in_its_priority() -> None:
     state = state_of()
     apply(state, decide.schedule(state, 8, None, (6,), priority=3))
     assert order(state) == [6, 2, 4, 8, 0, 1, 5, 3]
 
 
-def test_one_that_is_cancelled_leaves_its_priority() -> None:
+def test_cancelled_closures_are_removed_from_priority_queue() -> None:
     state = state_of()
     for closure in (2, 6, 4, 0):
         apply(state, decide.cancel(state, closure, ev.Reason.ASKED))
@@ -118,7 +118,7 @@ def test_one_that_is_cancelled_leaves_its_priority() -> None:
     assert not state.waiting._others
 
 
-def test_thousands_of_priorities_keep_their_order() -> None:
+def test_priority_queue_orders_thousands_of_priorities() -> None:
     dice, line = Random(0), PriorityQueue()
     ranks = {closure: dice.randrange(-1_000, 1_000) for closure in range(5_000)}
     for closure, priority in ranks.items():
@@ -126,7 +126,7 @@ def test_thousands_of_priorities_keep_their_order() -> None:
     assert list(line) == sorted(ranks, key=lambda closure: (-ranks[closure], closure))
 
 
-def test_options_that_cannot_be_obeyed_are_refused() -> None:
+def test_invalid_or_unsupported_schedule_options_are_refused() -> None:
     check_options(1, -3, 0.5, indices=[0, 1], in_rounds=False)
     with pytest.raises(InvalidTypeError, match=r"priority must be an integer, got 1\.5"):
         check_options(None, 1.5, None, indices=[0], in_rounds=False)  # type: ignore[arg-type]

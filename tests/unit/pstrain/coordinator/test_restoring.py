@@ -1,4 +1,4 @@
-"""Restores while something else happens: a save ends, another loss, another program."""
+"""Restores during which a save ends, another server is lost, or another program takes over."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Cluster:
         return {"session": status, "incarnation": "i"}
 
 
-def test_what_a_save_that_ends_meanwhile_holds_is_gone_back_to_with_its_marks() -> None:
+def test_restore_uses_checkpoint_committed_meanwhile_with_its_marks() -> None:
     """Closures in the new save do not run again, so an older one would lack what they changed."""
     cluster = Cluster()
     cluster.saves_meanwhile = True
@@ -77,21 +77,21 @@ def test_what_a_save_that_ends_meanwhile_holds_is_gone_back_to_with_its_marks() 
     assert cluster.done == ["begun", "ckpt-2", 5, {3: 1}]
 
 
-def test_what_another_program_left_in_the_directory_is_not_gone_back_to() -> None:
+def test_restore_ignores_checkpoint_of_another_program_in_directory() -> None:
     """A checkpoint of another program may have a higher number than those of this program."""
     cluster = Cluster()
     cluster.restorer._restore("a server is gone")
     assert cluster.done == ["begun", "ckpt-1", 0, {}]
 
 
-def test_a_server_that_is_lost_while_everything_goes_back_has_it_go_back_once_more() -> None:
+def test_restore_is_repeated_when_server_is_lost_during_it() -> None:
     cluster = Cluster(losses=2)
     cluster.restorer._restore("a server is gone")
     assert cluster.done == ["begun", "begun", "begun", "ckpt-1", 0, {}]
     assert cluster.restorer.restores == 1
 
 
-def test_a_server_that_is_lost_each_time_is_given_up() -> None:
+def test_restore_fails_when_server_is_lost_in_every_try() -> None:
     cluster = Cluster(losses=_TRIES_MAX)
     with pytest.raises(ServerLostError):
         cluster.restorer._restore("a server is gone")
@@ -99,7 +99,7 @@ def test_a_server_that_is_lost_each_time_is_given_up() -> None:
 
 
 @pytest.mark.parametrize("lost", [None, UnavailableError("gone")])
-def test_who_was_replaced_does_not_bring_back_what_its_successor_has_lost(lost: Any) -> None:
+def test_replaced_coordinator_does_not_restore_servers_of_its_successor(lost: Any) -> None:
     cluster = Cluster(statuses=(lost, "another's"))
     with pytest.raises(AbortedError, match="has taken over parameter server 1"):
         cluster.restorer._lost_servers.find(True)
@@ -107,7 +107,7 @@ def test_who_was_replaced_does_not_bring_back_what_its_successor_has_lost(lost: 
     assert "parameter server 0" in str(found)
 
 
-def test_a_session_takes_the_place_of_no_other_than_the_one_that_it_names() -> None:
+def test_session_replaces_only_the_session_it_names() -> None:
     sessions = Sessions()
     sessions.begin("a", replaced="none that it knows of")
     sessions.begin("b")
@@ -121,7 +121,7 @@ def test_a_session_takes_the_place_of_no_other_than_the_one_that_it_names() -> N
     assert sessions.is_current("d")
 
 
-def test_a_server_without_a_session_is_given_to_who_has_looked_at_it() -> None:
+def test_restarted_server_accepts_only_session_that_names_its_incarnation() -> None:
     sessions = Sessions()
     with pytest.raises(ServerRestartedError, match="read the status of all"):
         sessions.begin("b", replaced="a", incarnation="the one before")
@@ -130,7 +130,7 @@ def test_a_server_without_a_session_is_given_to_who_has_looked_at_it() -> None:
     assert sessions.is_current("b")
 
 
-def test_only_losses_are_gone_back_from_once_more() -> None:
+def test_restore_is_not_repeated_after_errors_other_than_server_loss() -> None:
     cluster = Cluster()
 
     def damaged(_path: str, **_options: bool) -> None:

@@ -28,10 +28,10 @@ from pstrain.errors import (
 from pstrain.execution.resumption import Recovery
 from pstrain.trainer.consistent_reads import consistent_read
 from pstrain.wire import trainer_pb2 as pb
-from tests.unit.pstrain.coordinator.test_affinity import scheduler
+from tests.unit.pstrain.coordinator.scheduling_cases import scheduler
 
 
-class Link(TrainerLink):
+class LinkWithGivenReplies(TrainerLink):
     """A link to a trainer whose messages are given."""
 
     def __init__(self, replies: list[list[pb.ClosureResult]]) -> None:
@@ -63,21 +63,23 @@ def ended(closure: int, error: Exception | None = None) -> pb.ClosureResult:
     return pb.ClosureResult(id=closure, error_json=remote_errors.encode(error, "trainer 0"))
 
 
-def test_nothing_counts_that_a_trainer_says_together_with_a_lost_server() -> None:
+def test_results_reported_together_with_server_loss_are_discarded() -> None:
     """The marks of closure 3 cover the row of closure 2, which changed nothing."""
-    link = Link([[ended(1)], [ended(2, ServerLostError("gone")), ended(3)], [ended(4)]])
+    link = LinkWithGivenReplies(
+        [[ended(1)], [ended(2, ServerLostError("gone")), ended(3)], [ended(4)]]
+    )
     with pytest.raises(ServerLostError):
         link.serve()
     assert link.heard == [1]
 
 
-def test_a_closure_that_failed_for_other_reasons_is_heard() -> None:
-    link = Link([[ended(1, ValueError("x")), ended(2)]])
+def test_failed_closure_without_server_loss_is_reported() -> None:
+    link = LinkWithGivenReplies([[ended(1, ValueError("x")), ended(2)]])
     link.serve()
     assert link.heard == [1, 2]
 
 
-class OpenLater:
+class RestoringUntilWaitedFor:
     """A restorer that is restoring until somebody waits for it."""
 
     is_restoring = True
@@ -93,15 +95,15 @@ class OpenLater:
         return False
 
 
-def test_who_is_rolled_back_waits_until_all_the_rest_is_back() -> None:
-    switch, restorer = RecoverySwitch(), OpenLater()
+def test_wait_restored_after_rollback_waits_for_the_whole_restore() -> None:
+    switch, restorer = RecoverySwitch(), RestoringUntilWaitedFor()
     switch.use(restorer)  # type: ignore[arg-type]
     assert switch.wait_restored(RolledBackError("back"))
     assert not restorer.is_restoring
     assert not switch.wait_restored(AbortedError("another coordinator"))
 
 
-def test_nobody_goes_back_after_the_restorer_was_stopped() -> None:
+def test_wait_restoring_returns_false_after_restorer_was_stopped() -> None:
     """A caller that waited for the restorer must not take lost values for restored ones."""
     parts: Any = SimpleNamespace(checkpoint=SimpleNamespace(followers=[]))
     restorer = Restorer(parts, parts, parts, parts, leave=lambda: None)
@@ -109,7 +111,7 @@ def test_nobody_goes_back_after_the_restorer_was_stopped() -> None:
     assert not restorer.wait_restoring(60.0)
 
 
-def test_nothing_goes_back_after_the_last_word() -> None:
+def test_no_restore_starts_after_restoring_has_ended() -> None:
     parts: Any = SimpleNamespace(checkpoint=SimpleNamespace(followers=[]))
     restorer = Restorer(parts, parts, parts, parts, leave=lambda: None)
     assert not restorer.end_restoring(lambda: True), "all went back since it was looked at"
@@ -120,7 +122,7 @@ def test_nothing_goes_back_after_the_last_word() -> None:
     assert RecoverySwitch().end_restoring(lambda: False)
 
 
-def test_what_no_checkpoint_holds_is_told_once_and_shortly(
+def test_variables_left_out_of_checkpoint_are_logged_once_and_abbreviated(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     parts: Any = SimpleNamespace(
@@ -134,7 +136,7 @@ def test_what_no_checkpoint_holds_is_told_once_and_shortly(
     assert caplog.text.count("'v9' and others are not in the checkpoint") == 1
 
 
-def test_the_last_word_is_not_said_while_everything_goes_back() -> None:
+def test_end_restoring_is_refused_during_restore() -> None:
     begun, may_end = threading.Event(), threading.Event()
 
     def leave() -> None:
@@ -160,7 +162,7 @@ def test_the_last_word_is_not_said_while_everything_goes_back() -> None:
     thread.join(30)
 
 
-def test_nothing_is_read_before_what_had_ended_has_run_again() -> None:
+def test_wait_caught_up_waits_until_requeued_closures_have_run_again() -> None:
     work, items = scheduler()
     work.rollback.keep_ended()
     restorer = _restorer_of(work)
@@ -192,7 +194,7 @@ def _end(work: Scheduler, items: Any) -> None:
     work.results(0, [RunResult(run.closure.id, run.attempt, "done", None)])
 
 
-class Values:
+class ValuesRolledBackOnRead:
     """Parameters that go back to a checkpoint once, while they are read."""
 
     def __init__(self, error: Exception | None, *, is_restored: bool = True) -> None:
@@ -217,18 +219,18 @@ class Values:
 
 
 @pytest.mark.parametrize("error", [None, ServerLostError("gone")])
-def test_a_read_that_a_restore_overtook_is_made_again(error: Exception | None) -> None:
-    assert Values(error).read(3) == "row 3 of the checkpoint"
+def test_read_overtaken_by_restore_is_repeated(error: Exception | None) -> None:
+    assert ValuesRolledBackOnRead(error).read(3) == "row 3 of the checkpoint"
 
 
-def test_a_read_fails_where_nothing_is_restored() -> None:
-    values = Values(ServerLostError("gone"), is_restored=False)
+def test_read_fails_when_nothing_is_restored() -> None:
+    values = ValuesRolledBackOnRead(ServerLostError("gone"), is_restored=False)
     with pytest.raises(ServerLostError):
         values.read(3)
     assert values.waits == 3
 
 
-class Restored:
+class ParametersReadDuringRestore:
     """Parameters whose first read fails during a restore that has already been noticed.
 
     The restore ends as soon as a caller waits for it.
@@ -281,8 +283,8 @@ class Restored:
         return self.session
 
 
-def test_a_read_that_fails_during_a_restore_does_not_cause_another() -> None:
-    values = Restored()
+def test_read_that_fails_during_restore_does_not_start_another_restore() -> None:
+    values = ParametersReadDuringRestore()
     assert values.read() == "s2"
     values.thread.join(30)
     assert values.restorer.restores == 1
@@ -327,22 +329,48 @@ class Fit:
         Recovery(progress, progress, [manager]).train(self.run)
 
 
-def test_a_request_that_a_restore_overtook_takes_the_fit_back() -> None:
+def test_fit_goes_back_when_request_was_overtaken_by_restore() -> None:
     fit = Fit(ends_meanwhile=True)
     fit.train()
     assert fit.runs == 2
     assert not fit.is_behind
 
 
-def test_a_fit_does_not_end_while_everything_goes_back() -> None:
+def test_fit_does_not_end_during_restore() -> None:
     fit = Fit(ends_meanwhile=True)
     fit.late = 2
     fit.train()
     assert (fit.runs, fit.is_behind) == (3, False)
 
 
-def test_a_fit_whose_servers_another_coordinator_took_fails() -> None:
+def test_fit_fails_when_another_coordinator_took_its_servers() -> None:
     fit = Fit(ends_meanwhile=False)
     with pytest.raises(DataServiceError, match="is over"):
         fit.train()
     assert fit.runs == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "level"),
+    [(AbortedError("session s is over"), "INFO"), (ServerLostError("gone"), "ERROR")],
+)
+def test_replaced_strategy_logs_unknown_commits_at_info(
+    error: DataServiceError, level: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fence(_trainer: str) -> None:
+        raise error
+
+    link, stopped = LinkWithGivenReplies([]), list[Exception]()
+    link._servers = SimpleNamespace(session="s", fence=fence)
+    link._awaits_restore = lambda _error: False  # type: ignore[method-assign]
+    link._scheduler = SimpleNamespace(
+        record_loss=lambda *_: (frozenset(), {}),
+        wait_for_round=lambda *_: None,
+        stop=stopped.append,
+        trainer_lost=lambda *_: None,
+    )
+    with caplog.at_level("INFO", "pstrain"):
+        link._settle_loss()
+    assert stopped == [error]
+    (record,) = caplog.records
+    assert (record.levelname, "had committed is not known" in record.message) == (level, True)

@@ -12,27 +12,27 @@ def _run_times(*seconds: float) -> RunTimes:
     return run_times
 
 
-def test_nothing_goes_ahead_before_several_runs_have_ended() -> None:
+def test_no_closure_queues_ahead_before_several_runs_of_its_function_ended() -> None:
     assert _run_times(*[0.0] * 7).ahead("f") == 0
     assert _run_times(*[0.0] * 8).ahead("f") == AHEAD_MAX
     assert _run_times(*[0.0] * 8).ahead("g") == 0
 
 
-def test_the_longest_of_the_latest_runs_counts() -> None:
+def test_ahead_count_follows_longest_of_latest_runs() -> None:
     assert _run_times(*[AHEAD_S / 20] * 8).ahead("f") == 21
     assert _run_times(*[0.0] * 8, AHEAD_S / 10).ahead("f") == 11
     assert _run_times(AHEAD_S / 10, *[0.0] * 8).ahead("f") == AHEAD_MAX
     assert _run_times(*[2 * AHEAD_S] * 8).ahead("f") == 0
 
 
-def test_what_is_remembered_is_bounded() -> None:
+def test_remembered_functions_are_bounded() -> None:
     run_times = RunTimes()
     for number in range(5000):
         run_times.note(str(number), 0.0)
     assert len(run_times._latest) <= 1024
 
 
-def test_who_runs_several_side_by_side_may_have_so_many_times_more() -> None:
+def test_ahead_count_grows_with_slots_of_trainer() -> None:
     run_times = RunTimes(3)
     for _ in range(8):
         run_times.note("f", AHEAD_S / 10)
@@ -43,5 +43,5 @@ def test_who_runs_several_side_by_side_may_have_so_many_times_more() -> None:
     assert run_times.ahead("f") == 0
 
 
-def test_no_more_wait_than_two_messages_have() -> None:
+def test_ahead_count_is_capped_at_ahead_max() -> None:
     assert _run_times(*[AHEAD_S / (AHEAD_MAX - 0.5)] * 8).ahead("f") == AHEAD_MAX

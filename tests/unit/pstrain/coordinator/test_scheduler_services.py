@@ -16,21 +16,21 @@ def scheduler() -> Scheduler:
     return Scheduler(core, ids=itertools.count(), capacity=4, trainer_timeout_s=1.0)
 
 
-def test_a_lost_trainer_may_have_read_what_others_read() -> None:
+def test_lost_trainer_is_assumed_to_have_read_services_named_by_others() -> None:
     one = scheduler()
     assert one.services_read(["a:1"]) == (frozenset({"a:1"}), ())
     services, _ = one.record_loss(1, "trainer-1")
     assert services == {"a:1"}
 
 
-def test_a_service_that_is_named_later_is_told_of_those_lost_before() -> None:
+def test_service_named_later_is_told_of_trainers_lost_before() -> None:
     one = scheduler()
     assert one.record_loss(0, "trainer-0") == (frozenset(), {})
     assert one.services_read(["a:1"]) == (frozenset({"a:1"}), ("trainer-0",))
     assert one.services_read(["a:1"]) == (frozenset(), ("trainer-0",))
 
 
-def test_a_stand_in_that_fails_uses_up_no_rows_of_what_its_trainer_has_prepared() -> None:
+def test_failed_replacement_run_consumes_no_rows_of_prepared_closure() -> None:
     core = Core(attempts_max=3, consistency=Sync(), trainers_expected=3)
     one = Scheduler(core, ids=itertools.count(), capacity=4, trainer_timeout_s=1.0)
     for trainer in range(3):

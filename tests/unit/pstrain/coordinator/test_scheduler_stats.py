@@ -1,4 +1,4 @@
-"""The progress of join, the work of trainers and traces, as the scheduler alone shows them."""
+"""Progress of join, table of trainers, and traces, as the scheduler reports them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pstrain.coordinator.join_progress import JoinProgress, Meter
 from pstrain.coordinator.orders import RunResult
 from pstrain.coordinator.remote_value import fetched
 from pstrain.errors import DeadlineExceededError, FailedPreconditionError
-from tests.unit.pstrain.coordinator.test_closure_inputs import Cluster
+from tests.unit.pstrain.coordinator.scheduling_cases import Cluster
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def clock(monkeypatch: pytest.MonkeyPatch, cluster: Cluster) -> list[float]:
     return now
 
 
-def test_rates_are_of_the_time_between() -> None:
+def test_rates_cover_time_since_previous_reading() -> None:
     counts = dict.fromkeys(("failed", "cancelled", "running", "waiting", "retries", "trainers"), 2)
     meter = Meter(10, 100.0)
     first = meter.read({**counts, "finished": 30}, 105.0)
@@ -52,7 +52,7 @@ def test_rates_are_of_the_time_between() -> None:
 
 
 @pytest.mark.usefixtures("clock")
-def test_join_tells_how_far_it_is_and_that_it_is_over(cluster: Cluster) -> None:
+def test_join_reports_progress_until_all_closures_have_ended(cluster: Cluster) -> None:
     for _ in range(5):
         cluster.submit()
     told: list[JoinProgress] = []
@@ -63,7 +63,7 @@ def test_join_tells_how_far_it_is_and_that_it_is_over(cluster: Cluster) -> None:
 
 
 @pytest.mark.usefixtures("clock")
-def test_what_progress_raises_ends_the_wait_and_nothing_else(cluster: Cluster) -> None:
+def test_error_in_progress_callback_ends_join_but_not_the_closures(cluster: Cluster) -> None:
     for _ in range(5):
         cluster.submit()
 
@@ -78,7 +78,7 @@ def test_what_progress_raises_ends_the_wait_and_nothing_else(cluster: Cluster) -
 
 
 @pytest.mark.usefixtures("clock")
-def test_join_gives_up_in_time_also_where_it_tells(cluster: Cluster) -> None:
+def test_join_with_progress_callback_times_out(cluster: Cluster) -> None:
     cluster.submit()
     cluster.outbox.get_nowait()
     told: list[JoinProgress] = []
@@ -87,7 +87,7 @@ def test_join_gives_up_in_time_also_where_it_tells(cluster: Cluster) -> None:
     assert len(told) == 2
 
 
-def test_errors_are_raised_after_the_last_word(cluster: Cluster) -> None:
+def test_join_raises_errors_after_last_progress_report(cluster: Cluster) -> None:
     cluster.submit()
     cluster.run(KeyError("mine"))
     told: list[JoinProgress] = []
@@ -96,7 +96,7 @@ def test_errors_are_raised_after_the_last_word(cluster: Cluster) -> None:
     assert [(each.finished, each.failed) for each in told] == [(0, 1)]
 
 
-def test_structures_are_waited_for_in_all(cluster: Cluster) -> None:
+def test_fetched_waits_for_all_values_of_structure(cluster: Cluster) -> None:
     first, second = cluster.submit(), cluster.submit()
     cluster.run()
     assert fetched([first], 0.0) == [0]
@@ -105,7 +105,7 @@ def test_structures_are_waited_for_in_all(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("made", [OrderedDict(b=5), defaultdict(list, b=5), Counter(b=5)])
-def test_mappings_stay_of_their_class(cluster: Cluster, made: Any) -> None:
+def test_fetched_mappings_keep_their_class(cluster: Cluster, made: Any) -> None:
     made["a"] = cluster.submit()
     cluster.run()
     found = fetched((made,))[0]
@@ -113,7 +113,9 @@ def test_mappings_stay_of_their_class(cluster: Cluster, made: Any) -> None:
     assert list(found.items()) == [("b", 5), ("a", 0)]
 
 
-def test_trainers_are_seen_at_work(cluster: Cluster, clock: list[float]) -> None:
+def test_trainer_table_shows_running_finished_and_silence(
+    cluster: Cluster, clock: list[float]
+) -> None:
     for _ in range(4):
         cluster.submit()
     clock[0] += 3.0
@@ -126,7 +128,7 @@ def test_trainers_are_seen_at_work(cluster: Cluster, clock: list[float]) -> None
     assert (row.running, row.finished, row.median_s, row.silent_s) == (1, 1, 0.25, 1.0)
 
 
-def test_one_trace_at_a_time(cluster: Cluster) -> None:
+def test_second_trace_is_refused_while_first_is_under_way(cluster: Cluster) -> None:
     cluster.submit()
     cluster.submit()
     trace = cluster.scheduler.begin_trace(10)

@@ -29,7 +29,7 @@ def events(trace: Trace, phase: str) -> list[dict[str, Any]]:
     return [event for event in chrome_events(trace.runs, 10.0) if event["ph"] == phase]
 
 
-def test_a_run_waits_runs_and_commits() -> None:
+def test_run_is_traced_as_queued_waiting_running_and_committing() -> None:
     trace = traced()
     run(trace, 7, 11.0, 15.0, trainer=3)
     begun, ended = events(trace, "b"), events(trace, "e")
@@ -49,7 +49,7 @@ def test_a_run_waits_runs_and_commits() -> None:
     ]
 
 
-def test_spans_of_one_row_do_not_overlap() -> None:
+def test_spans_in_same_trace_row_do_not_overlap() -> None:
     trace = traced()
     for closure in range(30):
         run(trace, closure, 11.0 + closure % 7, 13.0 + closure % 5 + closure % 7, closure % 2)
@@ -60,7 +60,7 @@ def test_spans_of_one_row_do_not_overlap() -> None:
         rows[row] = event["ts"] + event["dur"]
 
 
-def test_each_run_of_a_closure_is_there_with_its_end() -> None:
+def test_each_run_of_closure_is_traced_with_how_it_ended() -> None:
     trace = traced()
     trace.note(ev.ClosureQueued(closure=1), 10.0)
     for attempt, event in enumerate(
@@ -84,7 +84,7 @@ def test_each_run_of_a_closure_is_there_with_its_end() -> None:
     assert not trace._sent
 
 
-def test_the_latest_runs_are_kept_and_written(tmp_path: pathlib.Path) -> None:
+def test_trace_keeps_and_writes_latest_runs(tmp_path: pathlib.Path) -> None:
     trace = traced(runs_max=3)
     for closure in range(10):
         run(trace, closure, 11.0, 12.0)
@@ -96,7 +96,7 @@ def test_the_latest_runs_are_kept_and_written(tmp_path: pathlib.Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["trace.json"]
 
 
-def test_a_trace_that_cannot_be_written_leaves_nothing(tmp_path: pathlib.Path) -> None:
+def test_failed_trace_write_leaves_no_file(tmp_path: pathlib.Path) -> None:
     trace = traced()
     with pytest.raises(FileNotFoundError):
         trace.write(tmp_path / "away" / "trace.json")

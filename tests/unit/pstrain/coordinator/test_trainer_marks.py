@@ -1,4 +1,4 @@
-"""Readings that trainers report are kept in case a trainer is lost, as long as they are of use."""
+"""Reader marks of trainers are kept for the loss of a trainer, until their readers are outdated."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pstrain.coordinator.trainer_marks import TrainerMarks
 from pstrain.reader_marks import READERS_KEPT
 
 
-def test_readers_of_epochs_long_past_are_forgotten_and_one_still_heard_of_is_not() -> None:
+def test_readers_of_old_epochs_are_forgotten_unless_still_reported() -> None:
     marks = TrainerMarks()
     for epoch in range(READERS_KEPT + 10):
         names = ("always", f"epoch {epoch}")
@@ -17,7 +17,7 @@ def test_readers_of_epochs_long_past_are_forgotten_and_one_still_heard_of_is_not
     assert "epoch 0" not in rows
 
 
-def test_readers_of_one_message_are_kept_however_many() -> None:
+def test_all_readers_of_one_message_are_kept_even_beyond_limit() -> None:
     marks = TrainerMarks()
     marks.note(1, [{"reader": str(n), "marks": []} for n in range(2 * READERS_KEPT)])
     assert len(marks.record_loss(1, "t")[1]) == 2 * READERS_KEPT

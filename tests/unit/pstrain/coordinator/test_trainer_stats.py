@@ -20,7 +20,7 @@ def stats(records: dict[int, Record], running: int = 1, now_s: float = NOW_S) ->
     return table(records, {trainer: Load(running, trainer) for trainer in records}, now_s)
 
 
-def test_times_and_rates_are_those_of_the_latest_runs() -> None:
+def test_times_and_rates_cover_latest_runs() -> None:
     (row,) = stats({3: record(*[0.1] * 9, 1.1)}, now_s=99.0)
     assert (row.trainer, row.finished, row.running, row.is_live) == (3, 10, 1, True)
     assert (row.median_s, row.p90_s) == (0.1, 1.1)
@@ -30,26 +30,26 @@ def test_times_and_rates_are_those_of_the_latest_runs() -> None:
     assert row.per_second == 0.5, "it slows down while nothing is told"
 
 
-def test_what_is_remembered_is_bounded() -> None:
+def test_remembered_runs_and_reports_are_bounded() -> None:
     made = record(*[0.1] * 10_000)
     assert len(made.seconds) == RUNS_REMEMBERED
     assert len(made._reports) < 100
     assert made.finished == 10_000
 
 
-def test_a_trainer_whose_runs_take_longer_is_a_straggler() -> None:
+def test_trainer_with_longer_runs_is_straggler() -> None:
     made = stats({0: record(*[0.1] * 10), 1: record(*[0.12] * 10), 2: record(*[0.3] * 10)})
     assert [each.trainer for each in made.stragglers] == [2]
     assert made[2].verdict == "slow: its runs take 2.7 times as long as the others'"
 
 
-def test_a_few_runs_are_no_evidence_and_nobody_is_slower_than_himself() -> None:
+def test_few_runs_or_single_trainer_give_no_straggler() -> None:
     assert not stats({0: record(*[0.1] * 10), 1: record(*[0.9] * 7)}, running=0).stragglers
     assert not stats({0: record(*[9.0] * 20)}, now_s=110.0).stragglers
     assert not stats({0: Record(), 1: Record()}, now_s=0.0).stragglers
 
 
-def test_a_trainer_that_says_nothing_while_it_has_work_is_a_straggler() -> None:
+def test_trainer_silent_while_it_has_work_is_straggler() -> None:
     records = {0: record(*[0.1] * 10), 1: record(*[0.1] * 10)}
     records[0].add_report(119.5, [0.1])
     made = stats(records, running=2, now_s=120.0)
@@ -63,7 +63,7 @@ def test_a_trainer_that_says_nothing_while_it_has_work_is_a_straggler() -> None:
     assert not stats(records, running=0, now_s=300.0).stragglers
 
 
-def test_a_lost_trainer_is_away_and_no_straggler() -> None:
+def test_lost_trainer_is_listed_as_not_live_and_no_straggler() -> None:
     made = table({0: record(*[0.1] * 10)}, {1: Load(0, 2)}, 500.0)
     assert [(each.trainer, each.is_live, each.staleness) for each in made] == [
         (0, False, 0),
@@ -72,7 +72,7 @@ def test_a_lost_trainer_is_away_and_no_straggler() -> None:
     assert not made.stragglers
 
 
-def test_a_table_can_be_read() -> None:
+def test_table_repr_aligns_columns_and_shows_verdict() -> None:
     made = stats({0: record(*[0.0015] * 10), 1: record(*[2.5] * 10)}, running=2)
     assert repr(made).splitlines() == [
         "   trainer  finished     per s   running    median      mean       p90     ahead  verdict",

@@ -13,7 +13,7 @@ class _Coordinator:
         return 2 * value
 
 
-def test_a_method_is_called_while_its_object_lives_and_does_not_keep_it_alive() -> None:
+def test_while_alive_calls_method_while_object_lives_without_keeping_it_alive() -> None:
     coordinator = _Coordinator()
     called = _while_alive(coordinator.double, lambda value: -value)
     assert called(3) == 6

@@ -53,12 +53,12 @@ def resumed(state: dict[str, Any], data: ds.Dataset = DATA) -> DealtPass:
     return later
 
 
-def test_ranges_follow_each_other() -> None:
+def test_dealt_ranges_are_consecutive() -> None:
     elements = new_pass()
     assert [elements.deal(most) for most in (8, 3, 8)] == [(0, 8), (8, 3), (11, 8)]
 
 
-def test_each_iter_is_the_next_epoch_also_after_a_position() -> None:
+def test_each_iter_starts_next_epoch_even_after_loading_position() -> None:
     data = DealtDataset(DATA, Trainers())
     assert [iter(data).epoch for _ in range(2)] == [0, 1]
     elements = iter(data)
@@ -67,7 +67,7 @@ def test_each_iter_is_the_next_epoch_also_after_a_position() -> None:
     assert iter(DealtDataset(DATA, Trainers(), 3)).epoch == 3
 
 
-def test_what_was_out_comes_first_after_a_resume_and_what_had_ended_does_not() -> None:
+def test_ranges_in_flight_are_dealt_first_after_resume_and_ended_ones_not_again() -> None:
     elements = new_pass()
     closures = [Closure() for _ in range(4)]
     for closure in closures:
@@ -81,14 +81,14 @@ def test_what_was_out_comes_first_after_a_resume_and_what_had_ended_does_not() -
     assert not later.has_returned
 
 
-def test_a_returned_range_is_dealt_in_parts_where_less_is_asked_for() -> None:
+def test_returned_range_is_split_when_fewer_elements_are_requested() -> None:
     elements = new_pass()
     elements.deal(8)
     later = resumed(elements.state_dict())
     assert [later.deal(3) for _ in range(4)] == [(0, 3), (3, 3), (6, 2), (8, 3)]
 
 
-def test_a_position_brings_the_seeds_that_were_drawn() -> None:
+def test_position_restores_drawn_shuffle_seed() -> None:
     first, later = (ds.Dataset.range(100).shuffle(100).batch(100) for _ in range(2))
     elements = resumed(new_pass(first).state_dict(), later)
     source: Any = elements.readers._source
@@ -107,18 +107,20 @@ def test_a_position_brings_the_seeds_that_were_drawn() -> None:
         ({"epoch": -1}, "not a position"),
     ],
 )
-def test_positions_of_something_else_are_refused(state: dict[str, Any], told: str) -> None:
+def test_position_of_another_dataset_or_version_is_refused(
+    state: dict[str, Any], told: str
+) -> None:
     with pytest.raises(InvalidArgumentError, match=told):
         resumed(state)
 
 
-def test_batches_of_another_size_are_another_dataset() -> None:
+def test_position_is_refused_when_batch_size_differs() -> None:
     state = new_pass().state_dict()
     with pytest.raises(InvalidArgumentError, match="another dataset"):
         resumed(state, ds.Dataset.range(1_000).batch(5))
 
 
-def test_rewound_it_begins_again_and_trainers_close_what_they_read() -> None:
+def test_rewind_restarts_pass_and_close_drops_readers_on_trainers() -> None:
     trainers = Trainers()
     elements = iter(DealtDataset(DATA, trainers))
     elements.note_scheduled(elements.deal(4), Closure())
@@ -130,7 +132,7 @@ def test_rewound_it_begins_again_and_trainers_close_what_they_read() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_each_element_is_done_once_over_any_number_of_resumes(seed: int) -> None:
+def test_each_element_is_processed_once_over_any_number_of_resumes(seed: int) -> None:
     choose = random.Random(seed)
     elements, done, size = new_pass(), [], 200
     out: dict[Range, Closure] = {}
@@ -157,7 +159,7 @@ def test_each_element_is_done_once_over_any_number_of_resumes(seed: int) -> None
     assert sorted(done) == list(range(size))
 
 
-def test_a_range_is_dealt_with_the_nearest_bookmark_and_a_position_keeps_what_it_needs() -> None:
+def test_range_gets_nearest_earlier_bookmark_and_position_saves_needed_bookmarks() -> None:
     elements = new_pass()
     ranges = [elements.deal(8) for _ in range(4)]
     for dealt in ranges:
@@ -179,7 +181,7 @@ def test_a_range_is_dealt_with_the_nearest_bookmark_and_a_position_keeps_what_it
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_readers_that_come_and_go_find_each_element_once(
+def test_each_element_is_read_once_while_readers_are_replaced(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Trainers are lost and others read their ranges; passes are resumed from positions."""
@@ -213,7 +215,7 @@ def test_readers_that_come_and_go_find_each_element_once(
     assert sorted(found) == list(range(1_200))
 
 
-def test_a_position_can_be_asked_for_by_another_thread() -> None:
+def test_state_dict_is_consistent_when_called_by_another_thread() -> None:
     elements = new_pass()
     states: list[dict[str, Any]] = []
     is_over = threading.Event()

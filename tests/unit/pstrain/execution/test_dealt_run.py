@@ -22,7 +22,7 @@ DATA = ds.Dataset.range(1_000).shuffle(64, seed=3).batch(4)  # 250 elements
 LATE, UNTIL = 2, 40
 
 
-class NoWait(threading.Condition):
+class ConditionRefusingToWait(threading.Condition):
     """A condition that fails the test in place of a wait, which nothing would end."""
 
     def wait_for(self, predicate: Callable[[], Any], timeout: float | None = None) -> Any:
@@ -38,7 +38,7 @@ class Coordinator:
     def __init__(self) -> None:
         self.near: list[tuple[int, Bookmark | None]] = []
         self._reader = RangeReader(DATA)
-        self._changed = NoWait()
+        self._changed = ConditionRefusingToWait()
         self._late: Callable[[], None] | None = None
 
     def schedule(self, function: Any, args: tuple[Any, ...]) -> RemoteValue:
@@ -91,7 +91,7 @@ def rows_of(reports: Iterable[dict[str, Any]]) -> list[int]:
 EXPECTED = [row for batch in DATA.iterator(0) for row in batch["id"].to_pylist()]
 
 
-def test_one_range_that_is_late_holds_up_no_other_and_no_report(
+def test_late_range_delays_no_other_range_or_report(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(element_ranges, "_BOOKMARK_EVERY_S", 0.0)
@@ -118,20 +118,20 @@ def test_one_range_that_is_late_holds_up_no_other_and_no_report(
 
 
 @pytest.mark.parametrize("data", [DATA, lambda _context: DATA])
-def test_passes_begin_with_the_first_epoch(data: Any) -> None:
+def test_passes_begin_with_given_first_epoch(data: Any) -> None:
     coordinator: Any = Coordinator()
     passes = ClusterExecutor(coordinator).dataset(data, 3)
     assert [iter(passes).epoch for _ in range(2)] == [3, 4]
 
 
-def test_one_pass_that_is_to_be_in_order_is_although_a_range_is_late() -> None:
+def test_ordered_pass_reports_in_order_despite_late_range() -> None:
     coordinator: Any = Coordinator()
     executor = ClusterExecutor(coordinator)
     reports = executor.run_once(step, DATA, None, 2, is_in_order=True)
     assert rows_of(reports) == EXPECTED
 
 
-def test_one_pass_stops_after_its_steps_although_a_range_is_late() -> None:
+def test_ordered_pass_stops_after_its_steps_despite_late_range() -> None:
     coordinator: Any = Coordinator()
     executor = ClusterExecutor(coordinator)
     reports = executor.run_once(step, DATA, 101, 2, is_in_order=True)
@@ -139,7 +139,7 @@ def test_one_pass_stops_after_its_steps_although_a_range_is_late() -> None:
 
 
 @pytest.mark.parametrize("heard", [[0, 1, 2], [2, 0, 1], [1, 2, 0]])
-def test_trainers_that_see_different_ends_are_told_whichever_is_heard_first(
+def test_differing_ends_of_data_are_refused_in_any_report_order(
     heard: list[int],
 ) -> None:
     found = [(8, False), (5, True), (1, True)]  # the second range ends at 13, the third at 17
@@ -148,7 +148,7 @@ def test_trainers_that_see_different_ends_are_told_whichever_is_heard_first(
         note_all(_End(), {8 * index: reports[index] for index in heard})
 
 
-def test_ranges_behind_the_end_agree_with_it() -> None:
+def test_empty_ranges_behind_end_of_data_are_accepted() -> None:
     nothing = {"steps": 0, "ended": True}
     end = _End()
     note_all(end, {16: nothing, 24: nothing, 8: {"steps": 5, "ended": True}})

@@ -1,4 +1,4 @@
-"""What a checkpoint holds of a fit, and how a fit goes back to it; no closure runs here."""
+"""The state of a fit in a checkpoint, and the rollback of a fit to it, without running closures."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pstrain.callbacks.base import CallbackList
 from pstrain.errors import RolledBackError, UnimplementedError
 from pstrain.execution.progress import Progress, is_unfinished
 from pstrain.execution.resumption import recovery
-from pstrain.training import Loop
+from pstrain.training import EpochPlan, Loop
 
 
 class Iterator:
@@ -96,7 +96,7 @@ def saved(progress: Progress) -> dict[str, Any]:
     return state
 
 
-def test_steps_that_ended_unreported_are_saved_too() -> None:
+def test_unreported_ended_steps_are_saved_and_restored() -> None:
     progress, _, runner, _ = new_progress()
     progress.iterator().at = 7
     progress.add(report(4))
@@ -115,7 +115,7 @@ def test_steps_that_ended_unreported_are_saved_too() -> None:
 
 
 @pytest.mark.parametrize("is_at_end", [False, True])
-def test_a_pass_is_used_up_when_nobody_has_any_left(is_at_end: bool) -> None:
+def test_pass_ends_only_when_no_trainer_has_data_left(is_at_end: bool) -> None:
     class Executor:
         def run(self, *_: Any, **__: Any) -> Any:
             yield {**report(2), "ended": True}  # the end of one trainer's data
@@ -123,11 +123,11 @@ def test_a_pass_is_used_up_when_nobody_has_any_left(is_at_end: bool) -> None:
     progress, _, _, calls = new_progress(epochs=1)
     executor: Any = Executor()
     executor.is_at_end = is_at_end
-    Loop(Model(), None, executor, progress, calls).train()  # type: ignore[arg-type]
+    Loop(Model(), None, executor, progress, calls, EpochPlan()).train()  # type: ignore[arg-type]
     assert progress.is_inside is not is_at_end
 
 
-def test_of_a_fit_that_is_broken_off_nothing_goes_on() -> None:
+def test_interrupted_fit_gives_up_its_closures() -> None:
     given_up: list[bool] = []
 
     class Executor:
@@ -145,7 +145,7 @@ def test_of_a_fit_that_is_broken_off_nothing_goes_on() -> None:
     assert given_up
 
 
-def test_sums_of_losses_do_not_depend_on_the_order_of_reports() -> None:
+def test_loss_sum_does_not_depend_on_order_of_reports() -> None:
     losses = [0.1, 1e16, 0.7, -1e16, 0.3]
     sums = []
     for order in (losses, losses[::-1]):
@@ -162,7 +162,7 @@ def test_sums_of_losses_do_not_depend_on_the_order_of_reports() -> None:
 
 
 @pytest.mark.parametrize("loss", [math.nan, math.inf])
-def test_a_loss_that_is_no_number_is_saved(loss: float) -> None:
+def test_non_finite_loss_is_saved_and_restored(loss: float) -> None:
     progress, _, _, _ = new_progress()
     progress.add({**report(1), "loss_sum": loss})
     progress.add(report(1))
@@ -171,7 +171,7 @@ def test_a_loss_that_is_no_number_is_saved(loss: float) -> None:
     assert repr(progress.totals.logs()["loss"]) == repr(loss)
 
 
-def test_a_sum_of_losses_of_an_earlier_version_is_gone_on_with() -> None:
+def test_loss_sum_saved_by_earlier_version_is_continued() -> None:
     progress, _, _, _ = new_progress()
     progress.add(report(2))
     state = saved(progress)
@@ -181,7 +181,7 @@ def test_a_sum_of_losses_of_an_earlier_version_is_gone_on_with() -> None:
     assert progress.totals.logs()["loss"] == 0.5
 
 
-def test_at_the_end_of_an_epoch_the_next_one_is_saved_with_the_history() -> None:
+def test_state_at_end_of_epoch_holds_next_epoch_and_history() -> None:
     progress, _, _, _ = new_progress()
     progress.iterator()
     progress.add(report(4))
@@ -202,7 +202,7 @@ def test_at_the_end_of_an_epoch_the_next_one_is_saved_with_the_history() -> None
     assert dataset.rewound == [2]  # this pass may have begun before the restore
 
 
-def test_without_a_state_all_goes_back_to_where_it_began() -> None:
+def test_rollback_without_state_returns_to_start_of_fit() -> None:
     progress, dataset, _, _ = new_progress()
     progress.load_state_dict(None)
     progress.go_back()
@@ -218,7 +218,7 @@ def test_without_a_state_all_goes_back_to_where_it_began() -> None:
     assert (progress.iterator().epoch, dataset.epoch) == (0, 1)
 
 
-def test_data_without_positions_begin_their_epoch_again() -> None:
+def test_data_without_positions_restart_their_epoch_on_rollback() -> None:
     progress, dataset, _, _ = new_progress()
     dataset.has_positions = False
     progress.iterator()
@@ -229,7 +229,7 @@ def test_data_without_positions_begin_their_epoch_again() -> None:
     assert progress.iterator().epoch == 0
 
 
-def test_callbacks_go_back_and_training_is_not_stopped() -> None:
+def test_rollback_restores_callbacks_and_clears_stop_training() -> None:
     stop = ps.callbacks.EarlyStopping("loss", patience=2)
     progress, _, _, calls = new_progress([stop])
     calls.train_begin()
@@ -246,7 +246,7 @@ def test_callbacks_go_back_and_training_is_not_stopped() -> None:
     assert calls.stop_training
 
 
-def test_only_unfinished_fits_are_gone_on_with() -> None:
+def test_only_unfinished_fits_are_resumed() -> None:
     state = saved(new_progress()[0])
     assert is_unfinished(state, 0)
     assert not is_unfinished(state, 1)

@@ -60,7 +60,7 @@ class Run:
         return number
 
 
-def test_those_that_end_before_an_old_one_are_heard_and_make_room() -> None:
+def test_closures_ended_before_older_one_are_reported_and_make_room() -> None:
     run = Run()
     for number in range(1, 40):
         run.fill(40)
@@ -72,7 +72,7 @@ def test_those_that_end_before_an_old_one_are_heard_and_make_room() -> None:
     assert not run.in_flight
 
 
-def test_the_first_to_end_is_the_first_that_is_heard() -> None:
+def test_closures_are_reported_in_order_of_their_end() -> None:
     run = Run()
     run.fill()
     run.end(1, 0)
@@ -81,7 +81,7 @@ def test_the_first_to_end_is_the_first_that_is_heard() -> None:
     assert not run.in_flight.unreturned()
 
 
-def test_where_all_room_is_taken_by_who_is_late_others_who_are_ready_get_more() -> None:
+def test_ready_trainer_gets_closure_while_late_closures_take_all_room() -> None:
     run = Run()
     run.fill()
     run.is_ready = True
@@ -90,7 +90,7 @@ def test_where_all_room_is_taken_by_who_is_late_others_who_are_ready_get_more() 
     assert not run.in_flight.has_room
 
 
-def test_who_joins_while_others_are_late_is_given_work_at_once() -> None:
+def test_trainer_joining_while_closures_are_late_gets_work_at_once() -> None:
     run = Run()
     run.fill()
     assert not run.in_flight.has_room
@@ -105,7 +105,7 @@ def test_who_joins_while_others_are_late_is_given_work_at_once() -> None:
     assert run.in_flight.has_room
 
 
-def test_who_finds_nothing_is_not_asked_again_and_again_while_others_run() -> None:
+def test_idle_trainer_gets_no_more_closures_while_others_run() -> None:
     run = Run()
     run.fill()
     run.end(1)
@@ -120,7 +120,7 @@ def test_who_finds_nothing_is_not_asked_again_and_again_while_others_run() -> No
 
 
 @pytest.mark.parametrize("is_idle", [False, True])
-def test_who_finds_something_makes_room(is_idle: bool) -> None:
+def test_room_returns_when_closure_found_elements(is_idle: bool) -> None:
     run = Run()
     run.fill()
     run.end(1)
@@ -130,7 +130,7 @@ def test_who_finds_something_makes_room(is_idle: bool) -> None:
     assert run.in_flight.has_room is not is_idle
 
 
-def test_an_end_asks_nothing_of_those_that_still_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_next_ended_does_not_poll_running_closures(monkeypatch: pytest.MonkeyPatch) -> None:
     run = Run()
     asked: list[int] = []
     run.is_ready = True
@@ -146,7 +146,7 @@ def test_an_end_asks_nothing_of_those_that_still_run(monkeypatch: pytest.MonkeyP
     assert not asked
 
 
-def test_of_those_that_nobody_wants_any_more_the_rest_ends_first() -> None:
+def test_give_up_cancels_newest_closures_first_and_waits_for_rest() -> None:
     run = Run()
     run.is_ready = True
     run.fill(3)

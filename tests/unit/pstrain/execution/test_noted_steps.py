@@ -54,7 +54,7 @@ def part(closure: int, number: int, *notes: Any, attempt: int = 0) -> list[Any]:
     return [closure, attempt, number, None, 0, note]
 
 
-def test_notes_of_all_servers_are_put_together_in_order_each_once() -> None:
+def test_notes_from_all_servers_are_merged_in_order_without_duplicates() -> None:
     servers = Servers(
         [part(1, 1, "b", "c"), part(2, 0, "x", attempt=0)],
         [part(1, 0, "a"), part(1, 2), part(2, 0, "y", attempt=1), part(3, 0), part(1, 1, "b", "c")],
@@ -72,7 +72,7 @@ def test_notes_of_all_servers_are_put_together_in_order_each_once() -> None:
     assert servers.completed == {0: [[1, 0, 1]], 1: [[1, 0, 1]]}
 
 
-def test_who_has_ended_has_said_all() -> None:
+def test_closure_with_decided_end_is_settled_with_its_value() -> None:
     value = base64.b64encode(results.encode(7)).decode()
     servers = Servers([part(1, 0, "a")], [[1, 0, 1, {"value": value}, 0, None]])
     assert settle_servers(servers, "t").outcomes == {1: (7, None)}
@@ -99,7 +99,7 @@ def rows_of(count: int) -> Iterator[Any]:
     ],
     ids=["no metrics", "metrics", "weighted metrics"],
 )
-def test_a_report_of_notes_is_that_of_the_steps(compiled: dict[str, Any]) -> None:
+def test_report_from_notes_equals_report_of_steps(compiled: dict[str, Any]) -> None:
     reports = []
     for is_noted in (False, True):
         model = ps.models.LogisticRegression(ps.FeatureSchema(dense=["price"], label="label"))
@@ -130,7 +130,7 @@ def noting(notes: list[Any], most: int = 100) -> Note:
     return note
 
 
-def test_a_closure_ends_early_where_there_is_no_room_for_notes() -> None:
+def test_closure_ends_early_when_notes_are_full() -> None:
     model = ps.models.LogisticRegression(ps.FeatureSchema(dense=["price"], label="label"))
     model.compile(ps.optimizers.SGD(0.1))
     rows = rows_of(5)
@@ -139,14 +139,15 @@ def test_a_closure_ends_early_where_there_is_no_room_for_notes() -> None:
     assert len(list(rows)) == 3
 
 
-class Numbers(NotingFunction):
+class SumOfNumbers(NotingFunction):
     """A noting function whose steps are numbers; a report has their sum."""
 
     def run(self, iterator: Any, steps: int, note: Note) -> dict[str, Any]:
         taken = []
         for number, _ in take(iterator, steps):
             taken.append(number)
-            note(number)
+            if not note(number):
+                break
         return {**self.report_of(taken), "ended": len(taken) < steps}
 
     def report_of(self, notes: Any) -> dict[str, Any]:
@@ -160,15 +161,15 @@ class _Reader:
         return list(range(start, start + count))
 
 
-def test_steps_are_noted_where_another_trainer_would_take_other_elements() -> None:
+def test_steps_are_noted_on_trainer_data_but_not_on_dealt_ranges() -> None:
     """A range is made again as a whole by any trainer, so its report needs no notes."""
     token, commits = StepToken("s", 1, 0), None
     run = ClosureRun(token, commits)  # type: ignore[arg-type]
     with trainer_scope(4), step_scope(token, run):
-        report = OnTrainer(Numbers())(iter(range(5)), 3)
+        report = OnTrainer(SumOfNumbers())(iter(range(5)), 3)
         assert report == {"steps": 3, "ended": False, "sum": 3, "trainer": 4}
         assert run.notes == [0, 1, 2]
-        assert OnRange(Numbers())(iter([_Reader()]), 0, 3)["sum"] == 3
+        assert OnRange(SumOfNumbers())(iter([_Reader()]), 0, 3)["sum"] == 3
         assert run.notes == [0, 1, 2]
 
 
@@ -216,12 +217,12 @@ class Coordinator:
     def note_iterator(self, iterator: object) -> None: ...
 
 
-def test_steps_that_a_lost_trainer_had_not_made_are_made_by_another_closure() -> None:
+def test_remaining_steps_of_lost_trainer_are_made_by_another_closure() -> None:
     coordinator: Any = Coordinator({1: 1, 3: 7})
     executor = ClusterExecutor(coordinator)
     iterator = iter(executor.dataset(lambda _context: ds.Dataset.range(1)))
     reports = []
-    for report in executor.run(Numbers(), iterator, 40, 8):
+    for report in executor.run(SumOfNumbers(), iterator, 40, 8):
         reports.append(report)
         assert all("sum" in each for each in executor.unreported())
     assert [report["steps"] for report in reports] == [8, 1, 8, 7, 8, 7, 1]

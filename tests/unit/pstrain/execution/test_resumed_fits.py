@@ -15,7 +15,7 @@ import pstrain as ps
 from pstrain.optimizers import schedules
 
 ROWS = 96
-FLEETING = {"examples_per_s", "data_stall"}
+TIMING_LOGS = {"examples_per_s", "data_stall"}
 
 
 def table(seed: int) -> pa.Table:
@@ -32,7 +32,7 @@ def table(seed: int) -> pa.Table:
     )
 
 
-class Stop(ps.callbacks.Callback):
+class InterruptAfterBatches(ps.callbacks.Callback):
     """A callback that interrupts the program after ``after`` batches have been reported."""
 
     def __init__(self, after: int) -> None:
@@ -84,16 +84,16 @@ class Program:
             saved = ps.callbacks.Checkpoint(
                 directory, every_steps=self._every, incremental=True, asynchronous=False
             )
-            callbacks += [saved, *([Stop(self._stop_after)] if stops else [])]
+            callbacks += [saved, *([InterruptAfterBatches(self._stop_after)] if stops else [])]
         history = model.fit(
             self._data, 4, batch_size=12, callbacks=callbacks, verbose=0, **self._options
         )
-        logs = {name: v for name, v in history.history.items() if name not in FLEETING}
+        logs = {name: v for name, v in history.history.items() if name not in TIMING_LOGS}
         return [variable.numpy().tolist() for variable in model.variables], logs, history.epoch
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_fit_that_was_killed_ends_as_one_that_was_not(
+def test_resumed_fit_ends_like_uninterrupted_fit(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     program = Program(seed)
@@ -104,7 +104,7 @@ def test_a_fit_that_was_killed_ends_as_one_that_was_not(
 
 
 @pytest.mark.parametrize("steps", [None, 2])
-def test_a_second_fit_goes_on_with_the_passes_of_the_first(steps: int | None) -> None:
+def test_second_fit_continues_passes_of_first(steps: int | None) -> None:
     rows = ds.Dataset.from_table(table(0)).shuffle(ROWS, seed=5).batch(16)
     if steps:
         rows = rows.repeat()

@@ -44,7 +44,7 @@ def rows(start: int, stop: int, columns: dict[str, Any] = ROWS) -> dict[str, Any
         pd.DataFrame(ROWS),
     ],
 )
-def test_the_last_rows_are_held_out(data: Any) -> None:
+def test_validation_split_holds_out_last_rows(data: Any) -> None:
     expected = fitted(rows(0, 5), validation_data=rows(5, 8))
     assert fitted(data, validation_split=0.3) == expected
     assert expected["examples"] == [5.0, 5.0]
@@ -53,18 +53,18 @@ def test_the_last_rows_are_held_out(data: Any) -> None:
 @pytest.mark.parametrize(
     ("count", "share", "first"), [(10, 0.9, 1), (100, 0.07, 93), (8, 0.3, 5), (3, 0.01, 2)]
 )
-def test_shares_are_as_they_are_written(count: int, share: float, first: int) -> None:
+def test_split_share_is_taken_as_exact_decimal(count: int, share: float, first: int) -> None:
     table = pa.table({"x": range(count)})
     trained, held_out = split_rows(table, share)
     assert (len(trained), held_out["x"][0].as_py()) == (first, first)
 
 
-def test_validation_data_take_the_place_of_what_would_be_held_out() -> None:
+def test_validation_data_take_precedence_over_validation_split() -> None:
     expected = fitted(ROWS, validation_data=rows(0, 3))
     assert fitted(ROWS, validation_data=rows(0, 3), validation_split=0.5) == expected
 
 
-def test_weights_are_divided_with_their_rows() -> None:
+def test_sample_weights_are_split_with_their_rows() -> None:
     expected = fitted(
         rows(0, 6), sample_weight=WEIGHTS[:6],
         validation_data=rows(6, 8), validation_sample_weight=WEIGHTS[6:],
@@ -85,6 +85,6 @@ def test_weights_are_divided_with_their_rows() -> None:
         (lambda: ds.Dataset.from_numpy(ROWS), {"validation_split": 0.5}, "got function: "),
     ],
 )
-def test_what_cannot_be_divided_is_refused(data: Any, options: Any, words: str) -> None:
+def test_data_or_share_that_cannot_be_split_is_refused(data: Any, options: Any, words: str) -> None:
     with pytest.raises(InvalidArgumentError, match=words):
         fitted(data, **options)

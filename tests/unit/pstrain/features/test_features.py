@@ -25,7 +25,7 @@ def _dense(column: pa.Array, schema: FeatureSchema = ONE_DENSE) -> list[float]:
     return schema.encode(pa.RecordBatch.from_arrays([column], ["x"])).dense[:, 0].tolist()
 
 
-def test_columns_become_matrices_in_the_order_of_the_schema() -> None:
+def test_columns_are_encoded_to_matrices_in_schema_order() -> None:
     schema = FeatureSchema(
         dense=["b", "a"], categorical={"d": Category(10, False), "c": Category(5, False)}
     )
@@ -57,7 +57,7 @@ def test_columns_become_matrices_in_the_order_of_the_schema() -> None:
     ids=str,
 )
 @pytest.mark.parametrize("schema", [ONE_HASHED, ONE_PLAIN], ids=["hashed", "plain"])
-def test_an_integer_gets_the_same_id_in_every_width(type_: pa.DataType, schema: Any) -> None:
+def test_integer_gets_same_id_in_every_width(type_: pa.DataType, schema: Any) -> None:
     values = [0, 1, None, 100, 7]
     expected = _ids(schema, pa.array(values, pa.int64()))
     assert _ids(schema, pa.array(values, type_)) == expected
@@ -80,7 +80,7 @@ def test_an_integer_gets_the_same_id_in_every_width(type_: pa.DataType, schema: 
     ],
     ids=str,
 )
-def test_a_string_gets_the_same_id_in_every_layout(type_: pa.DataType) -> None:
+def test_string_gets_same_id_in_every_arrow_layout(type_: pa.DataType) -> None:
     values = ["", "a", None, "abc", "é" * 40]
     expected = [
         (0xEF46DB3751D8E999 >> 32) * 1000 >> 32,
@@ -94,24 +94,24 @@ def test_a_string_gets_the_same_id_in_every_layout(type_: pa.DataType) -> None:
     assert _ids(ONE_HASHED, sliced)[4] == _ids(ONE_HASHED, pa.array(values))[4]
 
 
-def test_null_values_inside_a_dictionary_are_nulls() -> None:
+def test_null_values_inside_dictionary_array_are_nulls() -> None:
     indices = pa.array([0, 1, None], pa.int8())
     column = pa.DictionaryArray.from_arrays(indices, pa.array(["a", None]))
     assert _ids(ONE_HASHED, column)[1:] == [1000, 1000]
 
 
-def test_booleans_are_categories() -> None:
+def test_boolean_column_is_encoded_as_category() -> None:
     assert _ids(ONE_PLAIN, pa.array([True, None, False])) == [1, 1000, 0]
     assert _ids(ONE_PLAIN, pa.array([True, True, None, False]).slice(1)) == [1, 1000, 0]
 
 
 @pytest.mark.parametrize("type_", [pa.int32(), pa.string(), pa.null()], ids=str)
-def test_columns_may_be_empty_or_all_null(type_: pa.DataType) -> None:
+def test_empty_or_all_null_categorical_columns_are_encoded(type_: pa.DataType) -> None:
     assert _ids(ONE_HASHED, pa.array([], type_)) == []
     assert _ids(ONE_HASHED, pa.nulls(2, type_)) == [1000, 1000]
 
 
-def test_dense_columns_of_which_nothing_is_known_are_all_null() -> None:
+def test_dense_column_of_null_type_is_encoded_as_zeros() -> None:
     batch = pa.RecordBatch.from_pydict({"x": pa.nulls(2)})
     assert ONE_DENSE.encode(batch).dense.tolist() == [[0.0], [0.0]]
 
@@ -126,7 +126,9 @@ def test_dense_columns_of_which_nothing_is_known_are_all_null() -> None:
         (pa.array([[1]]), "pooling"),
     ],
 )
-def test_a_wrong_category_is_named(column: pa.Array, message: str) -> None:
+def test_invalid_category_value_is_refused_with_column_and_reason(
+    column: pa.Array, message: str
+) -> None:
     with pytest.raises(DataError, match=message):
         _ids(ONE_PLAIN, column)
 
@@ -134,12 +136,12 @@ def test_a_wrong_category_is_named(column: pa.Array, message: str) -> None:
 @pytest.mark.parametrize(
     "type_", [pa.float16(), pa.float32(), pa.float64(), pa.int8(), pa.uint32(), pa.bool_()], ids=str
 )
-def test_dense_columns_of_every_number_type(type_: pa.DataType) -> None:
+def test_dense_column_accepts_every_number_type(type_: pa.DataType) -> None:
     column = pa.array([9, 1, 0, 1]).cast(type_)
     assert _dense(column.slice(1)) == [1.0, 0.0, 1.0]
 
 
-def test_holes_in_a_dense_column_become_its_mean() -> None:
+def test_missing_dense_values_become_column_mean() -> None:
     column = pa.array([1.0, None, float("nan"), 4.0])
     assert _dense(column) == [1.0, 0.0, 0.0, 4.0]
     schema = FeatureSchema(dense=["x"], label=None, normalization={"x": (2.0, 4.0)})
@@ -147,12 +149,12 @@ def test_holes_in_a_dense_column_become_its_mean() -> None:
 
 
 @pytest.mark.parametrize("value", [float("inf"), 1e39])
-def test_an_infinite_dense_value_is_named(value: float) -> None:
+def test_infinite_dense_value_is_refused_with_column_and_row(value: float) -> None:
     with pytest.raises(DataError, match=r"dense column 'x', row 1: .* not a finite float32"):
         _dense(pa.array([0.0, value]))
 
 
-def test_text_is_no_dense_column() -> None:
+def test_text_in_dense_column_is_refused() -> None:
     with pytest.raises(DataError, match="dense column 'x' holds string"):
         _dense(pa.array(["a"]))
 
@@ -166,7 +168,7 @@ def _labels(column: pa.Array) -> list[float]:
 
 
 @pytest.mark.parametrize("values", [[True, False], [1, 0], [1.0, 0.0], [[1], [0]]])
-def test_labels_are_zero_and_one(values: list[Any]) -> None:
+def test_binary_labels_of_any_type_become_zero_and_one(values: list[Any]) -> None:
     assert _labels(pa.array(values)) == [1.0, 0.0]
 
 
@@ -181,17 +183,17 @@ def test_labels_are_zero_and_one(values: list[Any]) -> None:
         (pa.array(["yes", "no"]), r"'y' holds string \('yes', 'no'\)"),
     ],
 )
-def test_other_labels_are_named_with_their_column(column: pa.Array, message: str) -> None:
+def test_invalid_labels_are_refused_with_column_and_values(column: pa.Array, message: str) -> None:
     with pytest.raises(DataError, match=message):
         _labels(column)
 
 
-def test_missing_columns_are_named() -> None:
+def test_missing_columns_are_refused_by_name() -> None:
     with pytest.raises(InvalidArgumentError, match=r"lacks c; it has z"):
         ONE_HASHED.encode(pa.RecordBatch.from_pydict({"z": [1]}))
 
 
-def test_a_mapping_and_a_table_are_taken_as_batches() -> None:
+def test_mapping_and_table_are_encoded_like_batches() -> None:
     expected = ONE_PLAIN.encode(pa.RecordBatch.from_pydict({"c": [1, 2]})).ids.tolist()
     assert ONE_PLAIN.encode({"c": np.array([1, 2])}).ids.tolist() == expected
     table = pa.table({"c": pa.chunked_array([[1], [2]])})
@@ -200,14 +202,14 @@ def test_a_mapping_and_a_table_are_taken_as_batches() -> None:
         ONE_PLAIN.encode(3)
 
 
-def test_a_data_frame_is_taken_as_a_batch() -> None:
+def test_data_frame_is_encoded_like_batch() -> None:
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame({"c": [1, 2]}, index=[7, 8])
     assert ONE_PLAIN.encode(frame).ids.tolist() == ONE_PLAIN.encode({"c": [1, 2]}).ids.tolist()
     assert ONE_PLAIN.adapted(frame).categorical["c"].vocabulary is not None
 
 
-def test_of_a_mapping_only_what_is_read_must_be_columns() -> None:
+def test_unread_entries_of_mapping_need_not_be_columns() -> None:
     assert ONE_PLAIN.encode({"c": [1], "other": [object(), 3]}).ids.tolist() == [[1]]
     assert ONE_PLAIN.encode({"c": [], "label": []}).ids.shape == (0, 1)
 
@@ -216,18 +218,18 @@ def test_of_a_mapping_only_what_is_read_must_be_columns() -> None:
     ("mapping", "message"),
     [
         ({"x": [1.0, 2.0], "c": [0]}, "column 'c' has 1 rows and column 'x' 2"),
-        ({"x": [0.5], "c": 1}, r"column 'c' is no array: .*for one row give \[value\]"),
-        ({"x": [0.5], "c": [object()]}, "column 'c' is no array"),
+        ({"x": [0.5], "c": 1}, r"column 'c' is not an array: .*for one row give \[value\]"),
+        ({"x": [0.5], "c": [object()]}, "column 'c' is not an array"),
         ({}, "lacks x, c; it has no column"),
     ],
 )
-def test_columns_that_are_none_are_named(mapping: dict[str, Any], message: str) -> None:
+def test_invalid_columns_of_mapping_are_named(mapping: dict[str, Any], message: str) -> None:
     schema = FeatureSchema(dense=("x",), categorical={"c": Category(8)})
     with pytest.raises(InvalidArgumentError, match=message):
         schema.encode(mapping)
 
 
-def test_dictionaries_of_numbers_are_dense_columns_too() -> None:
+def test_dictionary_encoded_numbers_are_accepted_as_dense_column() -> None:
     values = pa.array([1.5, None, -2.0, 1.5])
     schema = FeatureSchema(dense=("x",))
     for column in (values.dictionary_encode(), pa.array([9, 9]).dictionary_encode()):
@@ -237,7 +239,7 @@ def test_dictionaries_of_numbers_are_dense_columns_too() -> None:
         schema.encode({"x": pa.array(["a"]).dictionary_encode()})
 
 
-def test_an_arrow_schema_says_what_each_column_is() -> None:
+def test_feature_schema_is_derived_from_arrow_schema() -> None:
     arrow = pa.schema(
         [
             ("f", pa.float64()),
@@ -269,18 +271,18 @@ def test_an_arrow_schema_says_what_each_column_is() -> None:
         ({"dense": ["a"], "normalization": {"a": (0, 0)}}, r"'a' must be .* got \(0, 0\)"),
     ],
 )
-def test_a_contradictory_schema_is_refused(arguments: dict[str, Any], message: str) -> None:
+def test_contradictory_schema_is_refused(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
         FeatureSchema(**arguments)
 
 
 @pytest.mark.parametrize("buckets", [0, 2**31])
-def test_buckets_are_bounded(buckets: int) -> None:
+def test_bucket_count_out_of_range_is_refused(buckets: int) -> None:
     with pytest.raises(InvalidArgumentError, match="buckets must be"):
         Category(buckets)
 
 
-def test_normalisation_is_learned_from_batches() -> None:
+def test_normalization_is_learned_from_batches() -> None:
     batches = [
         pa.RecordBatch.from_pydict({"x": pa.array([1.0, 2.0, None])}),
         pa.RecordBatch.from_pydict({"x": pa.array([6.0, float("nan")])}),
@@ -291,7 +293,7 @@ def test_normalisation_is_learned_from_batches() -> None:
     assert ONE_DENSE.normalized(constant).normalization["x"] == (4.0, 1.0)
 
 
-def test_deviations_of_numbers_far_from_zero_are_exact() -> None:
+def test_standard_deviation_of_large_numbers_is_exact() -> None:
     times = 1.7e15 + np.arange(30_000) % 7
     batches = [pa.RecordBatch.from_pydict({"x": part}) for part in np.split(times, 3)]
     mean, std = ONE_DENSE.normalized(batches).normalization["x"]
@@ -302,7 +304,7 @@ def test_deviations_of_numbers_far_from_zero_are_exact() -> None:
 
 
 @pytest.mark.parametrize("learn", ["normalized", "adapted"])
-def test_what_a_schema_learns_from(learn: str) -> None:
+def test_schema_learns_from_tables_mappings_and_batches(learn: str) -> None:
     schema = FeatureSchema(dense=["x"], categorical={"c": Category(4)})
     columns = {"x": np.array([1.0, 3.0]), "c": np.array(["a", "b"])}
     table = pa.table(columns)
@@ -321,7 +323,7 @@ def test_unsigned_numbers_beyond_int64_stay_positive() -> None:
         FeatureSchema(categorical={"x": Category(9, hashed=False)}).encode(batch)
 
 
-def test_a_schema_survives_json() -> None:
+def test_schema_survives_json() -> None:
     schema = FeatureSchema(
         dense=["x"],
         categorical={"c": Category(7), "d": Category(3, hashed=False)},
@@ -332,5 +334,5 @@ def test_a_schema_survives_json() -> None:
         FeatureSchema.from_json({"dense": ["x"]})
 
 
-def test_features_know_their_number_of_rows() -> None:
+def test_len_of_features_is_number_of_rows() -> None:
     assert len(Features(np.zeros((3, 0), np.float32), np.zeros((3, 1), np.int64), None)) == 3

@@ -58,7 +58,7 @@ def test_ids_are_grouped_by_field(case: tuple[int, list[list[int]]]) -> None:
     _check(ids, distinct, groups)
 
 
-def test_a_field_whose_ids_are_all_distinct_and_one_that_has_a_single_id() -> None:
+def test_fields_with_all_distinct_ids_or_single_id_are_grouped() -> None:
     ids = np.stack([np.arange(5000) << 20, np.full(5000, 7)], axis=1)
     distinct, groups = group_by_field(ids)
     np.testing.assert_array_equal(distinct[groups.inverse()], ids.reshape(-1))
@@ -66,7 +66,7 @@ def test_a_field_whose_ids_are_all_distinct_and_one_that_has_a_single_id() -> No
     assert groups.middles.tolist() == [0, 5001]
 
 
-def test_rows_that_were_looked_up_already_are_grouped_as_ids_are() -> None:
+def test_already_looked_up_rows_are_grouped_like_ids() -> None:
     inverse = np.array([3, 1, 3, 0, 2, 1], np.int32)
     groups = group_rows(inverse, 2)
     assert groups.inverse().tolist() == inverse.tolist()
@@ -90,7 +90,7 @@ def _spec(shards: int) -> VariableSpec:
 
 @pytest.mark.parametrize("shards", [1, 3])
 @pytest.mark.parametrize("shared", [False, True])
-def test_a_lookup_by_field_names_each_id_once_and_by_shard(shards: int, shared: bool) -> None:
+def test_lookup_by_field_lists_each_id_once_ordered_by_shard(shards: int, shared: bool) -> None:
     random = np.random.default_rng(3)
     ids = random.integers(0, 25, (60, 4)) + (0 if shared else np.arange(4) * 25)
     lookup = look_up(_spec(shards), ids)
@@ -103,7 +103,7 @@ def test_a_lookup_by_field_names_each_id_once_and_by_shard(shards: int, shared: 
     _check(ids, lookup.unique, lookup.found)
 
 
-def test_an_id_outside_the_variable_is_named_with_its_place() -> None:
+def test_id_outside_variable_is_refused_with_its_position() -> None:
     ids = np.array([[1, 2], [3, 100], [-1, 5]])
     with pytest.raises(InvalidArgumentError, match=r"id 100 at position 3 is outside \[0, 100\)"):
         look_up(_spec(2), ids)

@@ -20,7 +20,7 @@ def int64(*values: int) -> np.ndarray:
 
 
 @given(CAPACITIES, st.integers(1, 40), st.lists(st.integers(), min_size=1, max_size=30))
-def test_a_bucket_lies_in_one_shard_however_many_there_are(
+def test_each_key_bucket_lies_within_one_shard(
     capacities: list[int], shards: int, keys: list[int]
 ) -> None:
     fields = KeyFields.of(capacities, [1] * len(capacities))
@@ -58,7 +58,7 @@ def test_buckets_in_a_shard_are_those_of_its_keys(capacities: list[int], shards:
             assert inside == set(itertools.pairwise(mine.tolist()))
 
 
-def test_shards_of_a_large_mapping_are_as_large_as_those_of_a_table() -> None:
+def test_shards_of_large_mapping_are_cut_near_even_boundaries() -> None:
     fields = KeyFields.of([1_000_000], [1])
     for shards in (2, 3, 7):
         exact, aligned = (
@@ -69,7 +69,7 @@ def test_shards_of_a_large_mapping_are_as_large_as_those_of_a_table() -> None:
             assert abs(start - near) <= BUCKET_ROWS
 
 
-def test_small_mappings_have_fewer_shards_than_asked_for() -> None:
+def test_small_mapping_gets_fewer_shards_than_requested() -> None:
     cuts = KeyFields.of([100, 50], [1, 1]).cuts()
     assert cuts == [0, 100]
     assert split_rows_at(cuts, 150, 8) == ((0, 100), (100, 150))
@@ -101,7 +101,7 @@ def look_up(known: KeyMap, *keys: int) -> list[int]:
     return [int(row) for row in ids[:, 0]]
 
 
-def test_a_map_grows_with_what_it_knows_and_no_further() -> None:
+def test_key_map_memory_is_proportional_to_known_keys() -> None:
     fields = KeyFields.of([100_000], [1])
     known = KeyMap(fields)
     for start in range(0, 50_000, 1_000):
@@ -124,7 +124,7 @@ def test_keys_without_a_row_are_not_remembered() -> None:
     assert len(known) == 1
 
 
-def test_keys_that_never_get_a_row_are_remembered_but_not_more_than_there_are_rows() -> None:
+def test_refused_keys_are_remembered_up_to_number_of_rows() -> None:
     fields = KeyFields.of([50, 4_950], [1, 1])
     known = KeyMap(fields)
     with_rows = asked_for(fields, *range(40))
@@ -142,7 +142,7 @@ def test_keys_that_never_get_a_row_are_remembered_but_not_more_than_there_are_ro
     assert look_up(known, 100) == [-1]
 
 
-def test_the_same_key_of_two_fields_is_two_keys() -> None:
+def test_same_key_in_two_fields_is_mapped_separately() -> None:
     fields = KeyFields.of([10, 10], [1, 1])
     known = KeyMap(fields)
     asked, _, _ = distinct(int64(7, 7), int64(0, 1), fields)
@@ -152,7 +152,7 @@ def test_the_same_key_of_two_fields_is_two_keys() -> None:
     assert ids.tolist() == [[3, 4]]
 
 
-def test_what_was_known_is_forgotten_with_its_generation() -> None:
+def test_key_map_is_replaced_when_its_generation_changes() -> None:
     fields, maps = KeyFields.of([10], [1]), KeyMaps()
     maps.register(4)
     first = maps.of(4, fields)
@@ -174,7 +174,7 @@ def test_what_was_known_is_forgotten_with_its_generation() -> None:
     assert all(a < b for a, b in itertools.pairwise(generations))
 
 
-def test_some_fields_wait_longer_than_others() -> None:
+def test_min_count_is_applied_per_field() -> None:
     fields = KeyFields.of([10, 10], [1, 3])
     known = KeyMap(fields)
     asked, _, _ = distinct(int64(7, 7), int64(0, 1), fields)

@@ -50,7 +50,7 @@ def batch(lists: pa.Array, **more: Any) -> pa.RecordBatch:
     "type_",
     [pa.list_(pa.int64()), pa.large_list(pa.int32()), pa.list_(pa.uint8())],
 )
-def test_a_list_column_becomes_bags(type_: pa.DataType) -> None:
+def test_list_column_is_encoded_as_bags(type_: pa.DataType) -> None:
     features = schema().encode(batch(pa.array(LISTS, type_)))
     bags = features.bags
     assert bags is not None
@@ -62,7 +62,7 @@ def test_a_list_column_becomes_bags(type_: pa.DataType) -> None:
     assert features.table_ids.tolist() == [5, 6, 7, 5, 6, 1, 3, 2, 2, 2, 0]
 
 
-def test_slices_and_lists_of_a_fixed_size() -> None:
+def test_sliced_and_fixed_size_list_columns_are_encoded() -> None:
     lists = pa.array([[1, 1], [2, 3], None, [0, 2]], pa.list_(pa.int64(), 2))
     bags = schema().encode(batch(lists)).bags
     assert bags is not None
@@ -73,19 +73,19 @@ def test_slices_and_lists_of_a_fixed_size() -> None:
     assert (cut.ids.tolist(), cut.offsets.tolist()) == ([2, 2, 2, 0], [0, 0, 3, 4])
 
 
-def test_columns_of_which_nothing_is_known_are_empty_lists() -> None:
+def test_list_column_of_null_type_is_encoded_as_empty_lists() -> None:
     bags = schema().encode(batch(pa.nulls(3))).bags
     assert bags is not None
     assert (bags.ids.tolist(), bags.offsets.tolist()) == ([], [0, 0, 0, 0])
 
 
-def test_a_null_within_a_list_has_the_row_of_nulls() -> None:
+def test_null_within_list_gets_null_row() -> None:
     bags = schema().encode(batch(pa.array([[1, None], [3]]))).bags
     assert bags is not None
     assert bags.ids.tolist() == [1, 4, 3]
 
 
-def test_lists_of_text_are_hashed_as_text_is() -> None:
+def test_text_in_lists_is_hashed_like_plain_text() -> None:
     lists = FeatureSchema(categorical={"t": Category(50, pooling="sum")})
     plain = FeatureSchema(categorical={"t": Category(50)})
     for type_ in (pa.string(), pa.large_string(), pa.dictionary(pa.int32(), pa.string())):
@@ -97,14 +97,14 @@ def test_lists_of_text_are_hashed_as_text_is() -> None:
         assert bags.ids.tolist() == expected.tolist()
 
 
-def test_values_count_by_their_weights() -> None:
+def test_list_values_are_scaled_by_their_weights() -> None:
     weights = pa.array([[3.0, 1.0], [], None, [1.0, 1.0, 2.0], [5.0]])
     of = schema(weights="w").encode(batch(pa.array(LISTS), w=weights)).bags
     assert of is not None
     np.testing.assert_allclose(of.scales, [0.75, 0.25, 0.25, 0.25, 0.5, 1.0])
 
 
-def test_a_column_of_lists_that_cannot_be_pooled_says_what_to_do() -> None:
+def test_list_in_dense_or_label_column_is_refused_with_remedy() -> None:
     lists = pa.array([[1.0, 2.0]])
     rows = pa.record_batch({"d": lists, "label": pa.array([1])})
     said = r"dense column 'd' holds list<.*>: .*each place.*with_column.*pooling='mean'\)"
@@ -114,7 +114,7 @@ def test_a_column_of_lists_that_cannot_be_pooled_says_what_to_do() -> None:
         FeatureSchema(dense=("label",), label="d").encode(rows)
 
 
-def test_what_is_wrong_with_lists_is_named() -> None:
+def test_invalid_list_columns_and_weights_are_refused() -> None:
     wrong = pa.array([[1.0], [], None, [1.0], [1.0]])
     with pytest.raises(DataError, match=r"'w', row 0: 1 weights for 2 values of column 'tags'"):
         schema(weights="w").encode(batch(pa.array(LISTS), w=wrong))
@@ -130,21 +130,21 @@ def test_what_is_wrong_with_lists_is_named() -> None:
         Category(4, weights="w")
 
 
-def test_an_arrow_schema_tells_lists() -> None:
+def test_list_columns_of_arrow_schema_are_pooled_by_mean() -> None:
     found = FeatureSchema.from_arrow(
         pa.schema([("t", pa.list_(pa.string())), ("u", pa.large_list(pa.int32()))]), label=None
     )
     assert {c.pooling for c in found.categorical.values()} == {"mean"}
-    with pytest.raises(InvalidArgumentError, match="no feature"):
+    with pytest.raises(InvalidArgumentError, match="not a feature"):
         FeatureSchema.from_arrow(pa.schema([("t", pa.list_(pa.float32()))]), label=None)
 
 
-def test_a_schema_with_lists_survives_json() -> None:
+def test_schema_with_list_columns_survives_json() -> None:
     before = schema(weights="w")
     assert FeatureSchema.from_json(json.loads(json.dumps(before.to_json()))) == before
 
 
-def test_a_mapping_of_lists_is_a_batch() -> None:
+def test_mapping_of_lists_is_encoded_like_batch() -> None:
     found = schema().encode({"x": [0.0, 1.0], "color": [0, 1], "tags": [[1], [2, 3]]})
     fixed = schema().encode({"x": [0.0], "color": [0], "tags": np.array([[2, 3]])})
     assert found.bags is not None
@@ -159,7 +159,7 @@ COMBINERS = {"sum": 1.0, "mean": 2.0, "sqrtn": 2.0**0.5}
 
 
 @pytest.mark.parametrize("combiner", COMBINERS)
-def test_an_embedding_pools_lists(combiner: Any) -> None:
+def test_embedding_pools_lists_by_combiner(combiner: Any) -> None:
     layer = Embedding(6, 3, combiner=combiner)
     table = layer.variables[0].numpy()
     lists = pa.array([[4, 1], [], None, [5]])
@@ -169,7 +169,7 @@ def test_an_embedding_pools_lists(combiner: Any) -> None:
     np.testing.assert_allclose(layer(pa.chunked_array([lists])), expected, rtol=1e-5, atol=1e-7)
 
 
-def test_an_embedding_names_wrong_lists() -> None:
+def test_embedding_refuses_invalid_lists() -> None:
     layer = Embedding(6, 3, combiner="mean")
     with pytest.raises(InvalidArgumentError, match="id 6 is outside"):
         layer(pa.array([[1], [6]]))
@@ -182,7 +182,7 @@ def test_an_embedding_names_wrong_lists() -> None:
 
 
 @pytest.mark.parametrize("combiner", COMBINERS)
-def test_pooled_gradients_by_finite_differences(combiner: Any) -> None:
+def test_pooled_gradients_match_finite_differences(combiner: Any) -> None:
     layer = Embedding(6, 3, combiner=combiner)
     lists = pa.array([[4, 1, 4], [], [2], [1, 5]])
     check_gradients(layer.variables, lambda: weighted_sum(layer(lists)), rtol=5e-3)
@@ -223,7 +223,7 @@ MODELS: dict[str, Callable[[], Model]] = {
 
 
 @pytest.mark.parametrize("kind", MODELS)
-def test_every_model_takes_lists(kind: str) -> None:
+def test_every_model_trains_on_list_columns(kind: str) -> None:
     model, rows = MODELS[kind](), mixed_batch()
     random = np.random.default_rng(7)
     for variable in model.variables:
@@ -239,7 +239,7 @@ def test_every_model_takes_lists(kind: str) -> None:
     assert float(model.loss(rows)) < before
 
 
-def test_a_list_of_one_is_what_a_single_value_is() -> None:
+def test_lists_of_one_value_predict_like_plain_column() -> None:
     """Compares the same model over a plain column and over lists of one value."""
     ids = np.random.default_rng(0).integers(0, 4, 40)
     single = FeatureSchema(categorical={"a": Category(4, hashed=False)}, label=None)
@@ -252,7 +252,7 @@ def test_a_list_of_one_is_what_a_single_value_is() -> None:
     )
 
 
-def test_features_without_lists_are_as_before() -> None:
+def test_features_without_lists_have_no_bags() -> None:
     features = Features(np.empty((2, 0), np.float32), np.array([[1], [2]]), None)
     assert features.bags is None
     assert np.shares_memory(features.table_ids, features.ids)

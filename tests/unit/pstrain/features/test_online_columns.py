@@ -56,7 +56,7 @@ def made(kind: Any = ps.models.WideDeep, **options: Any) -> Any:
     "kind",
     ["LogisticRegression", "FactorizationMachine", "WideDeep", "DeepFM", "DLRM", "DCNv2"],
 )
-def test_every_model_learns_of_values_that_nobody_has_listed(kind: str) -> None:
+def test_every_model_learns_from_online_columns(kind: str) -> None:
     model = made(getattr(ps.models, kind))
     before = model.evaluate(data(), verbose=0)
     assert model.online.stats()["used"] == 0
@@ -68,7 +68,7 @@ def test_every_model_learns_of_values_that_nobody_has_listed(kind: str) -> None:
     assert len(model.predict(data())) == ROWS
 
 
-def test_each_column_has_rows_of_its_own() -> None:
+def test_each_online_column_has_separate_row_range() -> None:
     model = made()
     batch = data().combine_chunks().to_batches()[0]
     features = model.encode(batch)
@@ -98,15 +98,15 @@ def values_of(batch: pa.RecordBatch, name: str) -> np.ndarray:
     return batch.column(name).fill_null(0).to_numpy()
 
 
-def test_keys_are_no_rows_of_a_table() -> None:
+def test_keys_not_yet_mapped_to_rows_are_refused() -> None:
     model = made()
     features = model.encode(data().combine_chunks().to_batches()[0])
-    with pytest.raises(InvalidArgumentError, match="which are no rows yet"):
+    with pytest.raises(InvalidArgumentError, match="which are not rows yet"):
         model.requests(features)
     assert model.requests(model.online.with_rows(features))
 
 
-def test_a_step_takes_no_rows_of_before_with_values_from_after_a_restore(
+def test_step_looks_up_rows_again_when_restore_changes_key_mapping(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     model = made()
@@ -124,7 +124,7 @@ def test_a_step_takes_no_rows_of_before_with_values_from_after_a_restore(
     np.testing.assert_array_equal(found, model.predict_on_batch(batch))
 
 
-def test_unknown_values_share_the_first_row() -> None:
+def test_unknown_values_share_first_row_of_their_column() -> None:
     model = made()
     features = model.encode(data().combine_chunks().to_batches()[0].slice(0, 50))
     placed = model.online.with_rows(features)
@@ -133,13 +133,13 @@ def test_unknown_values_share_the_first_row() -> None:
     assert set(placed.bags.ids) == {111}
 
 
-def test_rare_values_of_one_column_wait() -> None:
+def test_values_below_min_count_get_no_row() -> None:
     model = made(min_count=1_000)
     model.fit(data(), batch_size=100, verbose=0)
     assert model.online.stats()["used"] == 50
 
 
-def test_a_mapping_is_saved_with_its_model(tmp_path: Any) -> None:
+def test_key_mapping_is_saved_with_its_model(tmp_path: Any) -> None:
     model = made()
     model.fit(data(), batch_size=100, verbose=0)
     expected = model.predict(data())
@@ -263,7 +263,7 @@ def test_fit_evicts_every_so_many_steps() -> None:
         ps.callbacks.Evict(20, every_steps=0)
 
 
-def test_vocabularies_are_learnt_for_the_other_columns_only() -> None:
+def test_adapt_learns_no_vocabulary_for_online_columns() -> None:
     adapted = schema().adapted(data())
     assert adapted.categorical["plain"].vocabulary is not None
     assert adapted.categorical["user"] == schema().categorical["user"]
@@ -279,6 +279,6 @@ def test_vocabularies_are_learnt_for_the_other_columns_only() -> None:
         ({"buckets": 1, "online": True}, "2 buckets or more"),
     ],
 )
-def test_what_does_not_fit_is_told(options: dict[str, Any], message: str) -> None:
+def test_invalid_online_category_options_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
         ps.Category(**options)

@@ -43,7 +43,7 @@ TEXT_TYPES = [
 
 
 @pytest.mark.parametrize("type_", TEXT_TYPES, ids=str)
-def test_text_has_the_same_ids_in_every_layout(type_: pa.DataType) -> None:
+def test_text_gets_same_ids_in_every_arrow_layout(type_: pa.DataType) -> None:
     vocabulary = Vocabulary(["b", "a", ""], num_oov_indices=2)
     column = pa.array(["a", "", None, "b", "zz"]).cast(type_)
     *known, unknown = ids(vocabulary, column, base=100)
@@ -53,7 +53,7 @@ def test_text_has_the_same_ids_in_every_layout(type_: pa.DataType) -> None:
 
 
 @pytest.mark.parametrize("type_", [pa.int8(), pa.int32(), pa.int64(), pa.uint16()], ids=str)
-def test_integers_have_the_same_ids_in_every_width(type_: pa.DataType) -> None:
+def test_integers_get_same_ids_in_every_width(type_: pa.DataType) -> None:
     assert ids(Vocabulary([7, 5]), pa.array([5, 7, None, 6], type_)) == [2, 1, 3, 0]
 
 
@@ -61,7 +61,7 @@ def test_integers_have_the_same_ids_in_every_width(type_: pa.DataType) -> None:
     tokens=st.lists(st.text(max_size=4), max_size=40, unique=True),
     asked=st.lists(st.text(max_size=4), max_size=40),
 )
-def test_text_is_found_exactly(tokens: list[str], asked: list[str]) -> None:
+def test_vocabulary_maps_exactly_its_own_text_tokens(tokens: list[str], asked: list[str]) -> None:
     found = ids(Vocabulary(tokens), pa.array([*tokens, *asked], pa.string()))
     place = {token: 1 + number for number, token in enumerate(tokens)}
     assert found == [place.get(value, 0) for value in [*tokens, *asked]]
@@ -71,14 +71,14 @@ def test_text_is_found_exactly(tokens: list[str], asked: list[str]) -> None:
     tokens=st.lists(st.integers(-(2**63), 2**63 - 1), max_size=40, unique=True),
     asked=st.lists(st.integers(-(2**63), 2**63 - 1), max_size=40),
 )
-def test_integers_are_found_exactly(tokens: list[int], asked: list[int]) -> None:
+def test_vocabulary_maps_exactly_its_own_integers(tokens: list[int], asked: list[int]) -> None:
     vocabulary = Vocabulary(pa.array(tokens, pa.int64()))
     found = ids(vocabulary, pa.array([*tokens, *asked], pa.int64()))
     place = {token: 1 + number for number, token in enumerate(tokens)}
     assert found == [place.get(value, 0) for value in [*tokens, *asked]]
 
 
-def test_what_a_vocabulary_refuses() -> None:
+def test_invalid_vocabularies_and_values_are_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="'a' more than once"):
         Vocabulary(["a", "b", "a"])
     with pytest.raises(InvalidArgumentError, match="null"):
@@ -93,7 +93,7 @@ def test_what_a_vocabulary_refuses() -> None:
         ids(Vocabulary([1]), pa.array([1.5]))
 
 
-def test_a_vocabulary_travels_and_compares() -> None:
+def test_vocabulary_survives_pickle_and_json_and_compares_by_value() -> None:
     vocabulary = Vocabulary(["x", "y"], num_oov_indices=3)
     assert pickle.loads(pickle.dumps(vocabulary)) == vocabulary
     assert Vocabulary.from_json(json.loads(json.dumps(vocabulary.to_json()))) == vocabulary
@@ -101,7 +101,7 @@ def test_a_vocabulary_travels_and_compares() -> None:
     assert hash(vocabulary) == hash(Vocabulary(["y", "x"], 3))
 
 
-def test_counts_add_up_over_batches_and_compactions(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_token_counts_add_up_over_batches_and_compactions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pstrain.features.tokens._COMPACT_AT_ROWS", 4)
     counts = TokenCounts("c")
     for column in (
@@ -122,7 +122,7 @@ def test_counts_add_up_over_batches_and_compactions(monkeypatch: pytest.MonkeyPa
 # -- the lookup layers, with the examples of Keras' documentation
 
 
-def test_a_vocabulary_is_learnt_most_frequent_first() -> None:
+def test_adapted_vocabulary_is_ordered_by_frequency() -> None:
     layer = StringLookup()
     layer.adapt([["a", "c", "d"], ["d", "z", "b"]])
     assert layer.get_vocabulary() == ["[UNK]", "d", "z", "c", "b", "a"]
@@ -131,7 +131,7 @@ def test_a_vocabulary_is_learnt_most_frequent_first() -> None:
     assert layer(np.array(["d"], object)).dtype == np.int64
 
 
-def test_the_mask_comes_before_unknown_values() -> None:
+def test_mask_token_comes_before_unknown_values() -> None:
     layer = StringLookup(vocabulary=["a", "b"], mask_token="", num_oov_indices=2)
     assert layer.get_vocabulary() == ["", "[UNK]", "[UNK]", "a", "b"]
     assert layer.get_vocabulary(include_special_tokens=False) == ["a", "b"]
@@ -141,7 +141,7 @@ def test_the_mask_comes_before_unknown_values() -> None:
     assert layer(pa.array([None, "b"])).to_pylist() == [0, 4]
 
 
-def test_labels_have_no_id_for_unknown_values() -> None:
+def test_lookup_without_oov_indices_refuses_unknown_values() -> None:
     layer = StringLookup(vocabulary=["yes", "no"], num_oov_indices=0, mask_token=None)
     assert layer(["no", "yes"]).tolist() == [1, 0]
     with pytest.raises(ValueError, match="'maybe'"):
@@ -150,12 +150,12 @@ def test_labels_have_no_id_for_unknown_values() -> None:
         layer(pa.array([None, "yes"]))
 
 
-def test_ids_become_tokens_again() -> None:
+def test_inverted_lookup_maps_ids_to_tokens() -> None:
     layer = StringLookup(vocabulary=["a", "b"], invert=True)
     assert layer([[1, 0], [2, 9]]).tolist() == [["a", "[UNK]"], ["b", "[UNK]"]]
 
 
-def test_max_tokens_counts_every_id() -> None:
+def test_max_tokens_counts_special_ids_too() -> None:
     layer = StringLookup(max_tokens=3, mask_token="")
     layer.adapt(pa.table({"w": ["x", "x", "y", ""]}), column="w")
     assert layer.get_vocabulary() == ["", "[UNK]", "x"]
@@ -166,7 +166,9 @@ def test_max_tokens_counts_every_id() -> None:
 
 
 @pytest.mark.parametrize("source", ["dataset", "batches", "chunked", "file"])
-def test_vocabularies_come_from_anywhere(source: str, tmp_path: pathlib.Path) -> None:
+def test_vocabulary_is_learned_from_dataset_batches_array_or_file(
+    source: str, tmp_path: pathlib.Path
+) -> None:
     table = pa.table({"w": ["x", "y", "y"], "n": [1, 2, 3]})
     layer = StringLookup()
     if source == "dataset":
@@ -185,26 +187,26 @@ def test_vocabularies_come_from_anywhere(source: str, tmp_path: pathlib.Path) ->
             layer.adapt(table)
 
 
-def test_integers_are_looked_up_too() -> None:
+def test_integer_lookup_learns_and_maps_integers() -> None:
     layer = IntegerLookup()
     layer.adapt(np.array([[12, 1138, 42], [42, 1000, 36]]))
     assert layer.get_vocabulary() == [-1, 42, 1138, 1000, 36, 12]
     assert layer([[12, 1138], [7, 42]]).tolist() == [[5, 2], [0, 1]]
 
 
-def test_a_layer_without_vocabulary_says_so() -> None:
+def test_lookup_without_vocabulary_raises_error_naming_adapt() -> None:
     with pytest.raises(FailedPreconditionError, match="adapt"):
         StringLookup()(["a"])
 
 
-def test_lists_stay_lists_and_arrow_stays_arrow() -> None:
+def test_lookup_of_arrow_lists_returns_arrow_lists() -> None:
     layer = StringLookup(vocabulary=["a", "b"])
     found = layer(pa.array([["a", "q"], [], None, ["b"]]))
     assert found.to_pylist() == [[1, 0], [], [], [2]]
     assert layer(pa.chunked_array([["a"], ["b"]])).to_pylist() == [1, 2]
 
 
-def test_a_lookup_is_saved_with_a_checkpoint(tmp_path: pathlib.Path) -> None:
+def test_lookup_is_saved_in_checkpoint_config_and_pickle(tmp_path: pathlib.Path) -> None:
     layer = StringLookup()
     layer.adapt(["a", "a", "b"])
     ps.Checkpoint(lookup=layer).save(tmp_path)
@@ -215,7 +217,7 @@ def test_a_lookup_is_saved_with_a_checkpoint(tmp_path: pathlib.Path) -> None:
     assert pickle.loads(pickle.dumps(layer))(["b"]).tolist() == [2]
 
 
-def test_the_tutorials_features() -> None:
+def test_tutorial_example_averages_embeddings_of_words() -> None:
     """Averages the embeddings of the three words of each example."""
     lookup = StringLookup(vocabulary=["avenger", "ironman", "batman", "hulk"])
     with local_parameters():
@@ -240,7 +242,7 @@ def rows() -> pa.Table:
 
 
 @pytest.mark.parametrize("source", ["table", "batches", "dataset"])
-def test_a_schema_learns_vocabularies(source: str) -> None:
+def test_schema_learns_vocabularies_from_table_batches_or_dataset(source: str) -> None:
     sources: dict[str, Any] = {
         "table": rows(),
         "batches": rows().to_batches(),
@@ -263,13 +265,13 @@ def test_a_schema_learns_vocabularies(source: str) -> None:
 @pytest.mark.parametrize(
     "column", [pa.array([b"\xff"]), pa.array([2**63], pa.uint64()), pa.array([[b"\xff"]])]
 )
-def test_values_that_fit_into_no_vocabulary_are_named_with_their_column(column: pa.Array) -> None:
+def test_values_that_fit_no_vocabulary_are_refused_with_their_column(column: pa.Array) -> None:
     schema = FeatureSchema.from_arrow(pa.schema({"c": column.type}), label=None)
     with pytest.raises(DataError, match=r"column 'c' holds .* does not fit"):
         schema.adapted(pa.table({"c": column}))
 
 
-def test_a_category_takes_a_vocabulary_in_any_form() -> None:
+def test_category_accepts_vocabulary_as_list_vocabulary_or_lookup() -> None:
     lookup = StringLookup(vocabulary=["a", "b"])
     found = {
         Category(vocabulary=form).buckets  # type: ignore[arg-type]
@@ -280,7 +282,7 @@ def test_a_category_takes_a_vocabulary_in_any_form() -> None:
         Category(7, vocabulary=["a"])  # type: ignore[arg-type]
 
 
-def test_a_model_keeps_its_vocabulary_in_its_config() -> None:
+def test_model_config_contains_its_vocabulary() -> None:
     schema = FeatureSchema.from_arrow(rows().schema).adapted(rows())
     with local_parameters():
         model = ps.models.WideDeep(schema, dim=4, hidden=(4,))

@@ -48,7 +48,7 @@ SPECIAL = [getattr(scipy.special, name) for name in derivatives.special.UFUNCS]
 
 
 @pytest.mark.parametrize("ufunc", [*derivatives.UFUNCS, *SPECIAL], ids=lambda ufunc: ufunc.__name__)
-def test_ufuncs(ufunc: np.ufunc) -> None:
+def test_ufunc_derivatives_match_finite_differences(ufunc: np.ufunc) -> None:
     for low in (0.1, -0.9) if ufunc in BELOW_0 else (0.1,):
         inputs = _inputs(ufunc.nin, low=low)
         output = ufunc(*inputs)
@@ -98,7 +98,7 @@ def test_ufuncs(ufunc: np.ufunc) -> None:
         (np.tile, lambda rule, x: rule(x, (2, 2))),
     ],
 )
-def test_functions_of_one_array(
+def test_derivatives_of_array_functions_match_finite_differences(
     function: Any, compute: Callable[[Callable[..., Any], Array], Any]
 ) -> None:
     (values,) = _inputs(1, low=0.1)
@@ -109,7 +109,7 @@ def test_functions_of_one_array(
     np.testing.assert_allclose(gradient, expected, rtol=1e-6, atol=1e-8)
 
 
-def test_diag_makes_a_matrix_of_its_diagonal() -> None:
+def test_gradient_of_diag_is_taken_from_its_diagonal() -> None:
     computed = derivatives.FUNCTIONS[np.diag].compute(np.array([1.0, 2.0]), -1)
     assert computed.value.tolist() == [[0, 0, 0], [1, 0, 0], [0, 2, 0]]
     (gradient,) = computed.backward(np.arange(9.0).reshape(3, 3))
@@ -119,7 +119,7 @@ def test_diag_makes_a_matrix_of_its_diagonal() -> None:
 @pytest.mark.parametrize(
     "shapes", [((2, 3), (2, 3)), ((3,), (2, 1)), ((), (4, 2, 3)), ((1, 3), ())]
 )
-def test_where_adds_up_what_it_spread(shapes: tuple[tuple[int, ...], ...]) -> None:
+def test_gradient_of_where_sums_over_broadcast_inputs(shapes: tuple[tuple[int, ...], ...]) -> None:
     condition = np.array([[True, False, True], [False, False, True]])
     inputs = [np.array(np.random.default_rng(3).normal(size=shape)) for shape in shapes]
     computed = derivatives.FUNCTIONS[np.where].compute(condition, *inputs)
@@ -149,23 +149,27 @@ def test_where_adds_up_what_it_spread(shapes: tuple[tuple[int, ...], ...]) -> No
         ((1, 2, 3), (5, 3, 4)),
     ],
 )
-def test_products(product: Any, shapes: tuple[tuple[int, ...], ...]) -> None:
+def test_gradients_of_matmul_and_dot_match_finite_differences(
+    product: Any, shapes: tuple[tuple[int, ...], ...]
+) -> None:
     _check_product(product, shapes)
 
 
 @pytest.mark.parametrize("product", [np.dot, np.inner])
 @pytest.mark.parametrize("shapes", [((), ()), ((2, 3), ()), ((), (3,))])
-def test_dot_multiplies_by_numbers(product: Any, shapes: tuple[tuple[int, ...], ...]) -> None:
+def test_gradients_of_dot_and_inner_with_scalars_match_finite_differences(
+    product: Any, shapes: tuple[tuple[int, ...], ...]
+) -> None:
     _check_product(product, shapes)
 
 
 @pytest.mark.parametrize("shapes", [((3,), (3,)), ((2, 3), (3,)), ((4, 2, 3), (5, 3))])
-def test_inner_products_are_of_rows(shapes: tuple[tuple[int, ...], ...]) -> None:
+def test_gradients_of_inner_match_finite_differences(shapes: tuple[tuple[int, ...], ...]) -> None:
     _check_product(np.inner, shapes)
 
 
 @pytest.mark.parametrize("shapes", [((3,), (2,)), ((2, 3), (2, 2)), ((), (2,))])
-def test_outer_products_are_of_flat_arrays(shapes: tuple[tuple[int, ...], ...]) -> None:
+def test_gradients_of_outer_match_finite_differences(shapes: tuple[tuple[int, ...], ...]) -> None:
     _check_product(np.outer, shapes)
 
 
@@ -186,11 +190,13 @@ def test_outer_products_are_of_flat_arrays(shapes: tuple[tuple[int, ...], ...]) 
         ("ij,k->k", ((0, 3), (2,))),
     ],
 )
-def test_einsum(subscripts: str, shapes: tuple[tuple[int, ...], ...]) -> None:
+def test_gradients_of_einsum_match_finite_differences(
+    subscripts: str, shapes: tuple[tuple[int, ...], ...]
+) -> None:
     _check_product(functools.partial(np.einsum, subscripts), shapes, subscripts)
 
 
-def test_einsum_of_a_diagonal_has_no_gradient() -> None:
+def test_gradient_of_einsum_with_repeated_axis_is_refused() -> None:
     computed = derivatives.FUNCTIONS[np.einsum].compute("ii->i", np.ones((2, 2)))
     with pytest.raises(UnimplementedError, match="'ii': name each axis once"):
         computed.backward(np.ones(2))
@@ -206,7 +212,7 @@ def test_einsum_of_a_diagonal_has_no_gradient() -> None:
         (np.stack, -1, ((2, 3), (2, 3), (2, 3))),
     ],
 )
-def test_several_arrays_as_one(
+def test_gradients_of_concatenate_and_stack_match_finite_differences(
     function: Any, axis: int | None, shapes: tuple[tuple[int, ...], ...]
 ) -> None:
     inputs = [np.array(np.random.default_rng(3).normal(size=shape)) for shape in shapes]
@@ -218,14 +224,14 @@ def test_several_arrays_as_one(
         np.testing.assert_allclose(gradient, expected, rtol=1e-6, atol=1e-8)
 
 
-def test_the_largest_of_equal_values_share_the_gradient() -> None:
+def test_gradient_of_max_is_shared_among_equal_maxima() -> None:
     computed = derivatives.FUNCTIONS[np.max].compute(np.array([[1.0, 1.0], [0.0, 2.0]]), 1)
     (gradient,) = computed.backward(np.array([1.0, 3.0]))
     assert gradient.tolist() == [[0.5, 0.5], [0.0, 3.0]]
 
 
 @pytest.mark.parametrize("function", [np.std, np.linalg.norm])
-def test_at_their_kink_spread_and_length_have_no_slope(function: Any) -> None:
+def test_gradient_of_std_and_norm_at_zero_is_zero(function: Any) -> None:
     computed = derivatives.FUNCTIONS[function].compute(np.zeros(3))
     (gradient,) = computed.backward(np.ones(()))
     assert gradient.tolist() == [0.0, 0.0, 0.0]
@@ -241,7 +247,7 @@ def _check_product(product: Any, shapes: tuple[tuple[int, ...], ...], *first: st
         np.testing.assert_allclose(gradient, expected, rtol=1e-6, atol=1e-7)
 
 
-def test_permuted_axes_go_back() -> None:
+def test_gradient_of_transpose_restores_axes() -> None:
     values = np.arange(24.0).reshape(2, 3, 4)
     computed = derivatives.FUNCTIONS[np.transpose].compute(values, (1, -1, 0))
     assert computed.value.shape == (3, 4, 2)
@@ -260,7 +266,7 @@ def test_permuted_axes_go_back() -> None:
         np.array([[True, False, True], [False, False, True]]),
     ],
 )
-def test_what_is_taken_by_index_adds_up_where_it_was(key: Any) -> None:
+def test_gradient_of_indexing_sums_over_repeated_indices(key: Any) -> None:
     values = np.array(np.random.default_rng(3).normal(size=(2, 3)))
     computed = derivatives.INDEXING.compute(values, key)
     np.testing.assert_array_equal(computed.value, values[key])
@@ -272,7 +278,9 @@ def test_what_is_taken_by_index_adds_up_where_it_was(key: Any) -> None:
 
 @pytest.mark.parametrize("key", [[0, 1, -1, 1], [[2, -3], [2, 2]], np.array([1], np.uint8), []])
 @pytest.mark.parametrize("shape", [(3, 4), (3,), (3, 2, 2), (3, 0)])
-def test_rows_of_float32_that_are_taken_add_up(shape: tuple[int, ...], key: Any) -> None:
+def test_gradient_of_float32_row_indexing_sums_over_repeated_rows(
+    shape: tuple[int, ...], key: Any
+) -> None:
     places = np.array(key, np.int64)
     values = np.zeros(shape, np.float32)
     computed = derivatives.INDEXING.compute(values, places)
@@ -283,21 +291,21 @@ def test_rows_of_float32_that_are_taken_add_up(shape: tuple[int, ...], key: Any)
     np.testing.assert_array_equal(gradient, expected)
 
 
-def test_powers_of_nothing_have_no_slope() -> None:
+def test_gradient_of_power_at_zero_or_negative_base_is_finite() -> None:
     base, exponent = np.array([0.0, 0.0, 0.0, -2.0]), np.array([0.0, 1.0, 2.0, 3.0])
     of_base, of_exponent = derivatives.UFUNCS[np.power](np.ones(4), base**exponent, base, exponent)
     assert of_base.tolist() == [0.0, 1.0, 0.0, 12.0]
     assert of_exponent.tolist() == [0.0, 0.0, 0.0, 0.0]
 
 
-def test_a_mean_of_nothing_gives_no_gradient() -> None:
+def test_gradient_of_mean_of_empty_array_is_empty() -> None:
     with pytest.warns(RuntimeWarning):
         computed = derivatives.FUNCTIONS[np.mean].compute(np.zeros(0))
     (gradient,) = computed.backward(np.ones(()))
     assert gradient.shape == (0,)
 
 
-def test_what_a_rule_takes_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_signature_of_derivative_rule_is_inspected_once(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_function: Any) -> None:
         raise AssertionError("it takes a third of the time of a call")
 

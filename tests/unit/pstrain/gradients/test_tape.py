@@ -26,7 +26,7 @@ from tests.unit.pstrain.gradients.tape_cases import read, total, vector
 pytestmark = pytest.mark.usefixtures("own_parameters")
 
 
-def test_variables_alone_have_gradients() -> None:
+def test_model_of_plain_variables_is_trained_by_tape() -> None:
     weights, bias = Variable(np.zeros((2, 1), np.float32)), Variable(0.0)
     x = np.array([[1, 2], [3, -1], [0, 1], [2, 2]], np.float32)
     wanted = x @ np.array([[1], [-2]], np.float32) + 3
@@ -65,7 +65,7 @@ def test_variables_alone_have_gradients() -> None:
         (lambda x: sum(row * 2 for row in x), [2, 2]),
     ],
 )
-def test_what_is_computed_of_a_variable_is_a_tensor_under_a_tape(
+def test_computation_on_variable_under_tape_has_gradient(
     compute: Callable[[Any], Any], gradient: list[float]
 ) -> None:
     x = Variable(vector(3.0, 2.0), name="x")
@@ -82,7 +82,7 @@ def test_what_is_computed_of_a_variable_is_a_tensor_under_a_tape(
     np.testing.assert_allclose(found, gradient, rtol=1e-6)
 
 
-def test_a_tensor_of_a_tensor_or_variable_keeps_the_gradient() -> None:
+def test_tensor_made_of_tensor_or_variable_keeps_gradient() -> None:
     x = Variable(vector(3.0, 2.0), name="x")
     assert Tensor(Tensor(x)).value.tolist() == [3.0, 2.0]
     for make in (Tensor, lambda variable: Tensor(read(variable))):
@@ -91,7 +91,7 @@ def test_a_tensor_of_a_tensor_or_variable_keeps_the_gradient() -> None:
         assert tape.gradients(loss).of(x).gradient.tolist() == [3.0, 3.0]  # type: ignore[arg-type]
 
 
-def test_what_a_tape_does_not_train_is_computed_as_arrays() -> None:
+def test_untracked_computations_return_arrays() -> None:
     count, frozen = Variable([1, 2]), Variable(vector(1.0, 2.0), trainable=False)
     x = Variable(vector(3.0, 2.0), name="x")
     with GradientTape():
@@ -106,7 +106,7 @@ def test_what_a_tape_does_not_train_is_computed_as_arrays() -> None:
     assert np.sum(x) == 5.0
 
 
-def test_numpy_does_not_change_a_variable() -> None:
+def test_numpy_in_place_functions_refuse_variable() -> None:
     x = Variable(vector(3.0, 2.0), name="x")
     for change in (
         lambda: np.add(1.0, np.ones(2), out=x),  # type: ignore[call-overload]
@@ -120,13 +120,13 @@ def test_numpy_does_not_change_a_variable() -> None:
     assert x.numpy().tolist() == [3.0, 2.0]
 
 
-def test_shapes_of_variables_are_known_without_reading(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shape_functions_do_not_read_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     x = Variable(np.ones((3, 2), np.float32))
     monkeypatch.setattr(Variable, "numpy", lambda _self: pytest.fail("it was read"))
     assert (np.shape(x), np.ndim(x), np.size(x), np.size(x, 1)) == ((3, 2), 2, 6, 2)
 
 
-def test_gradients_of_float64_are_refused_with_what_to_write() -> None:
+def test_gradient_of_float64_variable_is_refused_with_remedy() -> None:
     x, wide = Variable(vector(3.0, 2.0)), Variable(np.zeros(2), name="wide")
     with GradientTape() as tape:
         loss = np.sum(read(x) * wide)
@@ -134,7 +134,7 @@ def test_gradients_of_float64_are_refused_with_what_to_write() -> None:
         tape.gradient(loss, [x, wide])  # type: ignore[arg-type]
 
 
-def test_a_loss_can_be_compared_and_printed() -> None:
+def test_loss_tensor_can_be_compared_and_formatted() -> None:
     loss = Tensor(np.float32(0.25))
     assert loss < 0.5
     assert not loss >= Tensor(np.float32(0.5))
@@ -148,7 +148,7 @@ def test_a_loss_can_be_compared_and_printed() -> None:
     assert not np.isnan(loss)
 
 
-def test_two_reads_of_one_variable_give_one_update_with_the_sum() -> None:
+def test_two_reads_of_variable_give_one_update_with_summed_gradient() -> None:
     x = Variable(vector(3.0, 2.0), name="x")
     with GradientTape() as tape:
         loss = total(read(x) * read(x))
@@ -157,7 +157,7 @@ def test_two_reads_of_one_variable_give_one_update_with_the_sum() -> None:
     np.testing.assert_allclose(gradients.of(x).gradient, [6.0, 4.0])
 
 
-def test_sums_of_gradients_change_no_gradient_that_others_have() -> None:
+def test_gradient_accumulation_does_not_modify_shared_arrays() -> None:
     weights = Variable(np.array([1, 2], np.float32))
     handed_on: list[np.ndarray] = []
 
@@ -176,7 +176,7 @@ def test_sums_of_gradients_change_no_gradient_that_others_have() -> None:
     assert all(gradient.tolist() == [1, 1] for gradient in handed_on)
 
 
-def test_gradients_of_given_variables_come_in_their_order() -> None:
+def test_gradients_of_given_variables_are_returned_in_their_order() -> None:
     x, y, unused = (Variable(vector(3.0, 2.0), name=name) for name in ("x", "y", "unused"))
     with GradientTape() as tape:
         loss = total(read(x) * read(y))
@@ -191,7 +191,7 @@ def test_gradients_of_given_variables_come_in_their_order() -> None:
     assert unused.numpy().tolist() == [3.0, 2.0]
 
 
-def test_two_lookups_in_one_table_give_one_update_with_the_sum() -> None:
+def test_two_lookups_in_table_give_one_update_with_summed_gradient() -> None:
     layer = Embedding(10, 2)
     first, second = np.array([3, 1, 3]), np.array([7, 1])
     with GradientTape() as tape:
@@ -207,7 +207,7 @@ def test_two_lookups_in_one_table_give_one_update_with_the_sum() -> None:
     np.testing.assert_array_equal(update.lookup.rows, table[update.lookup.unique])
 
 
-def test_a_variable_read_whole_and_by_rows_gets_the_sum_as_a_whole() -> None:
+def test_variable_read_whole_and_by_rows_gets_one_dense_gradient() -> None:
     layer = Embedding(10, 2, name="table")
     table = layer.variables[0]
     with GradientTape() as tape:
@@ -228,7 +228,7 @@ def test_frozen_variables_get_no_gradient() -> None:
     np.testing.assert_allclose(update.gradient, [2.0])
 
 
-def test_a_loss_from_outside_the_tape_is_refused() -> None:
+def test_loss_computed_outside_tape_is_refused() -> None:
     x = Variable(vector(1.0), name="x")
     loss = total(read(x))
     with GradientTape() as tape:
@@ -244,14 +244,14 @@ def test_a_loss_from_outside_the_tape_is_refused() -> None:
         (np.float32(3.0), r"scalar Tensor as loss, got float32: .*numpy\(\) reads of a variable"),
     ],
 )
-def test_a_loss_that_is_no_scalar_is_refused(loss: object, message: str) -> None:
+def test_loss_that_is_no_scalar_tensor_is_refused(loss: object, message: str) -> None:
     with GradientTape() as tape:
         pass
     with pytest.raises(InvalidArgumentError, match=message):
         tape.gradients(loss)  # type: ignore[arg-type]
 
 
-def test_variables_of_two_places_cannot_be_mixed() -> None:
+def test_loss_over_variables_of_different_parameters_is_refused() -> None:
     x = Variable(vector(1.0), name="here")
     with local_parameters():
         y = Variable(vector(1.0), name="there")
@@ -261,7 +261,7 @@ def test_variables_of_two_places_cannot_be_mixed() -> None:
         tape.gradients(loss)
 
 
-def test_what_the_loss_does_not_depend_on_may_live_elsewhere() -> None:
+def test_variable_that_loss_does_not_depend_on_may_have_other_parameters() -> None:
     """An example is a factor of a value that is only printed."""
     x = Variable(vector(3.0), name="x")
     with local_parameters():
@@ -275,7 +275,7 @@ def test_what_the_loss_does_not_depend_on_may_live_elsewhere() -> None:
     assert x.numpy().tolist() == [-3.0]
 
 
-def test_a_part_of_a_variable_trains_its_rows() -> None:
+def test_shard_of_variable_trains_its_rows() -> None:
     variable = Variable(vector(3.0, 2.0, 1.0), name="x")
     part = new_handle(Variable, variable.spec, variable.parameters, 1, 3)
     frozen = new_handle(
@@ -299,12 +299,12 @@ def test_nested_tapes_both_record() -> None:
         np.testing.assert_allclose(tape.gradients(loss).of(x).gradient, [3.0])
 
 
-def test_without_a_tape_nothing_is_kept() -> None:
+def test_computation_without_tape_is_not_tracked() -> None:
     x = Variable(vector(4.0), name="x")
     assert not total(read(x)).tracked
 
 
-def test_gradients_of_an_operation_that_does_not_depend_on_an_input() -> None:
+def test_operation_may_return_no_gradient_for_an_input() -> None:
     x, y = Variable(vector(4.0), name="x"), Variable(vector(4.0), name="y")
     with GradientTape() as tape:
         a, b = read(x), read(y)
@@ -315,7 +315,7 @@ def test_gradients_of_an_operation_that_does_not_depend_on_an_input() -> None:
         gradients.of(y)
 
 
-def test_a_leaf_is_known_by_its_lookup() -> None:
+def test_gradient_of_lookup_leaf_carries_its_lookup() -> None:
     layer = Embedding(4, 1)
     (lookup,) = layer.parameters.fetch([Fetch(layer.variables[0].spec, np.array([2, 2]))])
     with GradientTape() as tape:
@@ -324,7 +324,7 @@ def test_a_leaf_is_known_by_its_lookup() -> None:
     assert tape.gradients(loss).of(layer.variables[0]).lookup is lookup
 
 
-def test_a_variable_is_assigned_a_tensor_under_a_tape() -> None:
+def test_variable_can_be_assigned_tensor_under_tape() -> None:
     x, mean = Variable(vector(3.0, 2.0), name="x"), Variable(vector(0.0, 0.0), name="mean")
     with GradientTape():
         mean.assign(mean * 0.5 + read(x))
@@ -332,7 +332,7 @@ def test_a_variable_is_assigned_a_tensor_under_a_tape() -> None:
     assert mean.numpy().tolist() == [6.0, 4.0]
 
 
-def test_metrics_take_tensors_that_a_tape_tracks() -> None:
+def test_metrics_accept_tracked_tensors() -> None:
     x = Variable(vector(0.2, 0.8), name="x")
     mean, auc = Mean(), AUC()
     with GradientTape():
@@ -345,7 +345,7 @@ def test_metrics_take_tensors_that_a_tape_tracks() -> None:
 @pytest.mark.parametrize(
     "read", [lambda v: v * 2, lambda v: np.sum(v), lambda v: v[:1], lambda v: v.sparse_read([0])]
 )
-def test_a_variable_that_a_tape_would_take_for_a_constant_is_told(
+def test_trainable_variable_of_untrainable_dtype_is_refused_under_tape(
     read: Callable[[Variable], Any],
 ) -> None:
     for dtype in ("float64", "float16"):

@@ -23,7 +23,7 @@ from tests.unit.pstrain.gradients.tape_cases import read, total, vector
 pytestmark = pytest.mark.usefixtures("own_parameters")
 
 
-def test_arithmetic_has_the_derivatives_of_calculus() -> None:
+def test_arithmetic_has_correct_gradients() -> None:
     x, y = Variable(vector(3.0, 2.0), name="x"), Variable(vector(5.0, 7.0), name="y")
     with GradientTape() as tape:
         a, b = read(x), read(y)
@@ -69,7 +69,7 @@ def test_arithmetic_has_the_derivatives_of_calculus() -> None:
         (lambda x: x * np.sign(x) + np.floor(x), [1, 1]),
     ],
 )
-def test_numbers_arrays_and_quotients_keep_the_gradient(
+def test_operations_with_numbers_and_arrays_keep_gradient(
     compute: Callable[[Tensor], Tensor], derivative: list[float]
 ) -> None:
     x = Variable(vector(3.0, 2.0), name="x")
@@ -80,7 +80,7 @@ def test_numbers_arrays_and_quotients_keep_the_gradient(
     np.testing.assert_allclose(tape.gradients(loss).of(x).gradient, derivative, rtol=1e-6)
 
 
-def test_sums_in_float64_stay_there_and_keep_the_gradient() -> None:
+def test_float64_sums_keep_precision_and_gradient() -> None:
     x = Variable(vector(3.0, 2.0), name="x")
     with GradientTape() as tape:
         rows = np.array([1.0, 1e-12]) + read(x)
@@ -93,7 +93,7 @@ def test_sums_in_float64_stay_there_and_keep_the_gradient() -> None:
     assert update.gradient.tolist() == [1.0, 1.0]
 
 
-def test_an_array_is_added_to_in_place() -> None:
+def test_untracked_tensor_can_be_added_to_array_in_place() -> None:
     array = np.zeros(2)
     alias = array
     array += Tensor(vector(3.0, 2.0))
@@ -136,7 +136,9 @@ def test_an_array_is_added_to_in_place() -> None:
         (scipy.special.logsumexp, r"SciPy's functions .*np.sum\(np.exp\(x\)\).* erf, expit"),
     ],
 )
-def test_no_gradient_is_lost_unsaid(compute: Callable[[Tensor], object], named: str) -> None:
+def test_numpy_call_that_would_lose_gradient_is_refused(
+    compute: Callable[[Tensor], object], named: str
+) -> None:
     x = Variable(vector(3.0, 2.0), name="x")
     value = compute(Tensor(vector(3.0, 2.0)))
     assert value is None or isinstance(value, np.ndarray | np.generic | list)
@@ -147,7 +149,7 @@ def test_no_gradient_is_lost_unsaid(compute: Callable[[Tensor], object], named: 
         assert np.fmod(read(x).numpy(), 2.0).tolist() == [1.0, 0.0]
 
 
-def test_functions_of_math_lose_no_gradient_unsaid() -> None:
+def test_math_functions_on_tracked_values_are_refused() -> None:
     x, rate = Variable(vector(3.0), name="x"), Variable(3.0)
     with GradientTape():
         tensor = np.sum(read(x))
@@ -180,7 +182,7 @@ def test_functions_of_math_lose_no_gradient_unsaid() -> None:
         (lambda x: math.exp(next(map(abs, [x]))), r"np\.exp\("),
     ],
 )
-def test_functions_of_math_are_known_by_other_names(
+def test_aliased_or_mapped_math_functions_are_refused(
     compute: Callable[[Any], Any], named: str
 ) -> None:
     x, rate = Variable(vector(3.0), name="x"), Variable(3.0)
@@ -195,15 +197,15 @@ def test_functions_of_math_are_known_by_other_names(
     assert compute(tensor)
 
 
-class Named:
+class AttributesNamedLikeMath:
     """An object with an attribute named as in ``math``, and a ``__name__`` that is no text."""
 
     gamma = 2.0
     __name__ = 3
 
 
-def test_what_stands_beside_a_function_that_is_mapped_is_not_what_is_mapped() -> None:
-    x, named = Variable(vector(3.0), name="x"), Named()
+def test_names_next_to_mapped_function_are_not_taken_for_math_functions() -> None:
+    x, named = Variable(vector(3.0), name="x"), AttributesNamedLikeMath()
     with GradientTape():
         tensor = np.sum(read(x))
         assert list(map(float, [tensor, named.gamma])) == [3.0, 2.0]
@@ -211,7 +213,7 @@ def test_what_stands_beside_a_function_that_is_mapped_is_not_what_is_mapped() ->
         assert [*map(named and float, [tensor])] == [3.0]
 
 
-def test_no_gradient_of_a_variable_itself_is_lost_unsaid() -> None:
+def test_calls_on_variable_that_would_lose_gradient_are_refused() -> None:
     x = Variable(vector(3.0, 2.0), name="x")
     for compute in (scipy.special.logsumexp, lambda x: np.mean([x, x])):
         assert compute(x) > 2
@@ -221,7 +223,7 @@ def test_no_gradient_of_a_variable_itself_is_lost_unsaid() -> None:
                 compute(x)
 
 
-def test_tensors_in_a_list_beside_a_tensor_lose_no_gradient_unsaid() -> None:
+def test_list_of_tensors_beside_tensor_is_refused() -> None:
     x = Variable(vector(3.0, 2.0), name="x")
     with GradientTape():
         tensor = read(x)
@@ -234,7 +236,7 @@ def test_tensors_in_a_list_beside_a_tensor_lose_no_gradient_unsaid() -> None:
                 compute()
 
 
-def test_indices_and_shapes_of_tensors_have_gradients() -> None:
+def test_indexing_and_reshaping_of_tensor_have_gradients() -> None:
     x = Variable(vector(1.0, 2.0, 3.0), name="x")
     with GradientTape() as tape:
         column = read(x).reshape(3, 1)
@@ -262,7 +264,7 @@ def _put(array: np.ndarray, place: Any, value: Any) -> None:
         ((2,), [True, True], lambda x: x),
     ],
 )
-def test_a_tensor_that_is_put_into_an_array_loses_no_gradient_unsaid(
+def test_assigning_tracked_tensor_into_array_is_refused(
     shape: tuple[int, ...], place: Any, value: Callable[[Tensor], Any]
 ) -> None:
     x = Variable(vector(3.0, 2.0), name="x")
@@ -279,7 +281,7 @@ def test_a_tensor_that_is_put_into_an_array_loses_no_gradient_unsaid(
     assert history.tolist() == [3.0, 2.0]
 
 
-def test_what_is_no_gradient_anyway_is_an_array() -> None:
+def test_functions_without_gradient_return_arrays() -> None:
     x = Variable(vector(3.5, -2.0), name="x")
     with GradientTape():
         tensor = read(x)
@@ -297,7 +299,7 @@ def test_what_is_no_gradient_anyway_is_an_array() -> None:
         assert np.floor([np.sum(tensor)]).tolist() == [1.0]
 
 
-def test_functions_take_variables_beside_tensors() -> None:
+def test_numpy_functions_accept_variables_beside_tensors() -> None:
     x, y = Variable(vector(3.0, 2.0), name="x"), Variable(vector(1.0, 4.0), name="y")
     with GradientTape() as tape:
         loss = np.sum(np.maximum(read(x), y) + np.where([True, False], read(x), y))
@@ -321,7 +323,7 @@ def test_functions_take_variables_beside_tensors() -> None:
         lambda x, w: np.dot(Tensor(x), w),
     ],
 )
-def test_products_of_matrices_have_gradients(multiply: Callable[[Any, Variable], Tensor]) -> None:
+def test_matrix_products_have_gradients(multiply: Callable[[Any, Variable], Tensor]) -> None:
     """Of the sum of ``x @ w`` the gradient by each row of ``w`` is the sum of a column of ``x``."""
     x = np.array([[1, 2], [3, 4], [5, 6]], np.float32)
     w = Variable(np.array([[1, -1], [2, 0.5]], np.float32), name="w")
@@ -334,7 +336,7 @@ def test_products_of_matrices_have_gradients(multiply: Callable[[Any, Variable],
     np.testing.assert_allclose(found, [[9, 9], [12, 12]])
 
 
-def test_products_of_two_tensors_give_gradients_to_both() -> None:
+def test_product_of_two_tensors_has_gradients_for_both() -> None:
     x, w = Variable(vector(3.0, 2.0), name="x"), Variable(vector(5.0, 7.0), name="w")
     with GradientTape() as tape:
         loss = read(x) @ read(w)
@@ -343,7 +345,7 @@ def test_products_of_two_tensors_give_gradients_to_both() -> None:
     assert tape.gradients(loss).of(w).gradient.tolist() == [3.0, 2.0]
 
 
-def test_a_scalar_variable_is_no_matrix_but_scales_by_dot() -> None:
+def test_scalar_variable_is_refused_by_matmul_and_scales_by_dot() -> None:
     scale, tensor = Variable(np.float32(3.0), name="scale"), Tensor(np.ones((2, 2), np.float32))
     with GradientTape() as tape:
         with pytest.raises(InvalidArgumentError, match=r"shapes \(2, 2\) and \(\).*`\*`"):
@@ -353,7 +355,7 @@ def test_a_scalar_variable_is_no_matrix_but_scales_by_dot() -> None:
     assert tape.gradients(loss).of(scale).gradient.tolist() == 4.0  # type: ignore[arg-type]
 
 
-def test_matrices_that_do_not_fit_are_refused() -> None:
+def test_matrices_of_mismatched_shapes_are_refused() -> None:
     tensor = Tensor(np.ones((2, 3)))
     for multiply in (np.matmul, np.dot):
         with pytest.raises(InvalidArgumentError, match=r"shapes \(2, 3\) and \(2, 3\)"):
@@ -362,7 +364,7 @@ def test_matrices_that_do_not_fit_are_refused() -> None:
         np.ones(3) @ tensor
 
 
-def test_numpy_does_not_change_a_tensor() -> None:
+def test_numpy_in_place_functions_refuse_tensor() -> None:
     tensor = Tensor([3.0, 2.0])
     for change in (
         lambda: np.add(1.0, np.ones(2), out=tensor),  # type: ignore[call-overload]
@@ -377,14 +379,14 @@ def test_numpy_does_not_change_a_tensor() -> None:
 
 
 @pytest.mark.parametrize("sign", ["%", "//", "<", "==", "!="])
-def test_operators_without_a_gradient_are_numpys(sign: str) -> None:
+def test_operators_without_gradient_equal_numpy(sign: str) -> None:
     array, values = np.array([7.0, 2.0]), np.array([3.0, 2.0])
     found = eval(f"array {sign} tensor", {"array": array, "tensor": Tensor(values)})
     np.testing.assert_array_equal(found, eval(f"array {sign} values"))
     assert not isinstance(found, Tensor)
 
 
-def test_tensors_are_equal_where_their_values_are() -> None:
+def test_tensor_equality_is_elementwise() -> None:
     tensor = Tensor([1.0, 0.0])
     for other in (np.array([1, 1]), [1, 1], 1, np.float32(1), Tensor([1.0, 1.0])):
         assert (tensor == other).tolist() == (other == tensor).tolist() == [True, False]
@@ -394,7 +396,7 @@ def test_tensors_are_equal_where_their_values_are() -> None:
     assert tensor in {tensor}
 
 
-def test_whole_numbers_are_not_rounded() -> None:
+def test_integer_tensor_times_float_is_not_rounded() -> None:
     assert (Tensor([1, 2]) * 0.5).value.tolist() == [0.5, 1.0]
 
 
@@ -407,7 +409,7 @@ def test_whole_numbers_are_not_rounded() -> None:
         lambda x: np.maximum(x, np.ones((3, 1))),
     ],
 )
-def test_operands_that_numpy_would_both_repeat_are_refused(
+def test_operands_that_would_both_be_broadcast_are_refused(
     compute: Callable[[Tensor], Tensor],
 ) -> None:
     with pytest.raises(InvalidArgumentError, match=r"shapes .*\(2,\).* need the same shape"):
@@ -427,7 +429,7 @@ def test_operands_that_numpy_would_both_repeat_are_refused(
         (lambda x: np.maximum(x, np.full((2, 2), 2.5)), [2, 0]),
     ],
 )
-def test_what_is_repeated_gets_the_sum(
+def test_gradient_of_broadcast_tensor_is_summed(
     compute: Callable[[Tensor], Tensor], gradient: list[float]
 ) -> None:
     x = Variable(vector(3.0, 2.0), name="x")
@@ -440,24 +442,24 @@ def test_what_is_repeated_gets_the_sum(
     np.testing.assert_allclose(found, gradient, rtol=1e-6, atol=1e-7)
 
 
-def test_an_array_of_the_larger_shape_keeps_its_precision() -> None:
+def test_result_dtype_follows_operand_of_larger_shape() -> None:
     tensor = Tensor(vector(3.0, 2.0))
     assert (np.ones((3, 2)) * tensor).dtype == np.float64
     assert (np.ones((3, 2)) * tensor.reshape(2)[:1]).dtype == np.float64
     assert (np.ones(2) * Tensor(np.ones((3, 2), np.float32))).dtype == np.float32
 
 
-def test_different_shapes_cannot_be_combined() -> None:
+def test_incompatible_shapes_are_refused() -> None:
     with pytest.raises(InvalidArgumentError, match=r"\(2,\) and \(3,\)"):
         Tensor(np.zeros(2)) + Tensor(np.zeros(3))
 
 
-def test_bounds_of_both_pairs_of_names_are_refused() -> None:
+def test_clip_with_mixed_names_of_bounds_is_refused() -> None:
     with pytest.raises(ValueError, match="a_min and a_max"):
         np.clip(Tensor(vector(3.0)), 0.0, min=1.0)  # type: ignore[call-overload]
 
 
-def test_a_list_of_tensors_is_an_array_where_no_tape_tracks_them() -> None:
+def test_untracked_tensors_in_list_become_array() -> None:
     x = Variable(vector(3.0, 2.0), name="x")
     with GradientTape():
         tensor = read(x)
@@ -468,7 +470,7 @@ def test_a_list_of_tensors_is_an_array_where_no_tape_tracks_them() -> None:
     assert np.mean([tensor, tensor]) == 2.5
 
 
-def test_a_method_of_arrays_that_tensors_lack_is_told_with_what_to_write() -> None:
+def test_missing_array_method_of_tensor_is_refused_with_remedy() -> None:
     tensor = Tensor(np.ones(3, np.float32))
     with pytest.raises(AttributeError, match=r"write np\.sum\(tensor\), or tensor\.numpy\(\)\.sum"):
         tensor.sum()

@@ -53,8 +53,8 @@ def _rowwise(v: Array, _s: list[Array], r: Array, g: Array, h: Array) -> None:
     v -= h[0] * g / (np.sqrt(r) + h[2])
 
 
-Twin = Callable[[Array, list[Array], Array, Array, Array], None]
-CASES: list[tuple[Any, Twin, int, int, list[float]]] = [
+Reference = Callable[[Array, list[Array], Array, Array, Array], None]
+CASES: list[tuple[Any, Reference, int, int, list[float]]] = [
     (adaptive.momentum_rows, _momentum, 1, 0, [0.1, 0.01, 0.9, 0]),
     (adaptive.momentum_rows, _momentum, 1, 0, [0.1, 0.01, 0.9, 1]),
     (adaptive.rmsprop_rows, _rmsprop, 1, 0, [0.1, 0.01, 0.9, 1e-3]),
@@ -68,7 +68,7 @@ CASES: list[tuple[Any, Twin, int, int, list[float]]] = [
 
 @pytest.mark.parametrize("width", [1, 3, 16])
 @pytest.mark.parametrize("case", range(len(CASES)))
-def test_a_rule_agrees_with_its_twin_and_touches_named_rows_only(case: int, width: int) -> None:
+def test_update_rule_agrees_with_numpy_and_changes_given_rows_only(case: int, width: int) -> None:
     kernel, twin, slots, row_slots, numbers = CASES[case]
     random = np.random.default_rng(case)
     columns = width * (1 + slots) + row_slots

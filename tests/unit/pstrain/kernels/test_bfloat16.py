@@ -32,14 +32,14 @@ def _bits(rows: np.ndarray, width: int | None = None) -> np.ndarray:
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_rows_are_rounded_to_nearest_and_what_stands_beside_them_is_left_out(width: int) -> None:
+def test_row_values_are_rounded_to_nearest_without_slots(width: int) -> None:
     slab = _all_kinds(ROWS, width + 5)
     np.testing.assert_array_equal(_bits(slab, width), bits_of(slab[:, :width]))
 
 
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("slots", [0, 1])
-def test_gathered_rows_are_rounded_as_others_are(width: int, slots: int) -> None:
+def test_gathered_rows_are_rounded_to_nearest(width: int, slots: int) -> None:
     slab = _all_kinds(ROWS, width * (1 + slots))
     ids = START + np.random.default_rng(1).permutation(ROWS)[:13].astype(np.int64)
     out = np.empty((len(ids), width), np.uint16)
@@ -49,7 +49,7 @@ def test_gathered_rows_are_rounded_as_others_are(width: int, slots: int) -> None
 
 @settings(max_examples=200, deadline=None)
 @given(arrays.arrays(np.uint32, st.tuples(st.integers(0, 3), st.integers(1, 40))))
-def test_any_bits_are_rounded_and_nan_stays_nan(bits: np.ndarray) -> None:
+def test_any_float32_bits_are_rounded_and_nan_stays_nan(bits: np.ndarray) -> None:
     values = bits.view(np.float32)
     out = np.empty(values.shape, np.uint16)
     round_into(out, values)
@@ -60,7 +60,7 @@ def test_any_bits_are_rounded_and_nan_stays_nan(bits: np.ndarray) -> None:
     np.testing.assert_array_equal(back[~is_nan], rounded(values[~is_nan]))
 
 
-def test_every_bfloat16_comes_back_as_it_is() -> None:
+def test_every_bfloat16_value_survives_widening_and_rounding() -> None:
     halves = np.arange(1 << 16, dtype=np.uint16).reshape(-1, 16)
     values = widened(halves)
     np.testing.assert_array_equal(values.view(np.uint32) >> 16, halves)
@@ -83,5 +83,5 @@ def test_every_bfloat16_comes_back_as_it_is() -> None:
         (9.2e-41, 0x0001),
     ],
 )
-def test_numbers_that_are_easily_wrong(value: float, bits: int) -> None:
+def test_ties_overflow_and_subnormals_are_rounded_correctly(value: float, bits: int) -> None:
     assert _bits(np.full((1, 17), value, np.float32)).tolist() == [[bits] * 17]

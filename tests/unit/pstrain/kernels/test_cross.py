@@ -18,7 +18,9 @@ def _normal(rows: int, columns: int, spare: int = 0) -> np.ndarray:
 @pytest.mark.parametrize("columns", [1, 8, 21])
 @pytest.mark.parametrize("padded", [0, 3])
 @pytest.mark.parametrize("padded_last", [0, 3])
-def test_values_and_gradients_agree_with_numpy(columns: int, padded: int, padded_last: int) -> None:
+def test_cross_values_and_gradients_agree_with_numpy(
+    columns: int, padded: int, padded_last: int
+) -> None:
     first, last = _normal(6, columns, padded), _normal(6, columns, padded_last)
     projected, bias = _normal(6, columns), _normal(1, columns)
     weights, out = projected + bias, np.full((6, columns), np.nan, np.float32)

@@ -22,7 +22,7 @@ def _random(*shape: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("dim", DIMS)
-def test_gather_puts_the_rows_of_an_example_side_by_side(inverse: np.ndarray, dim: int) -> None:
+def test_gather_fields_places_rows_of_example_side_by_side(inverse: np.ndarray, dim: int) -> None:
     rows = _random(UNIQUE, dim)
     out = np.full((EXAMPLES, FIELDS * dim + 2), 7.0, dtype=np.float32)
     embedding.gather_fields(rows, inverse, FIELDS, out)
@@ -31,7 +31,7 @@ def test_gather_puts_the_rows_of_an_example_side_by_side(inverse: np.ndarray, di
 
 
 @pytest.mark.parametrize("dim", DIMS)
-def test_scatter_sums_the_gradients_of_repeated_ids(inverse: np.ndarray, dim: int) -> None:
+def test_scatter_fields_sums_gradients_of_repeated_ids(inverse: np.ndarray, dim: int) -> None:
     gradient = _random(EXAMPLES, FIELDS * dim + 2)
     out = _random(UNIQUE, dim)
     expected = out.copy()
@@ -41,7 +41,7 @@ def test_scatter_sums_the_gradients_of_repeated_ids(inverse: np.ndarray, dim: in
 
 
 @pytest.mark.parametrize("dim", [0, *DIMS])
-def test_wide_and_deep_parts_of_a_row_are_gathered_together(inverse: np.ndarray, dim: int) -> None:
+def test_wide_and_deep_parts_of_rows_are_gathered_together(inverse: np.ndarray, dim: int) -> None:
     rows, bias = _random(UNIQUE, 1 + dim), _random(1)
     out = np.full((EXAMPLES, FIELDS * dim + 1), 7.0, dtype=np.float32)
     wide = np.empty(EXAMPLES, dtype=np.float32)

@@ -34,7 +34,9 @@ def _inverse(size: int, values: int, shared: bool) -> tuple[np.ndarray, int]:
 @pytest.mark.parametrize(("size", "values"), [(0, 1), (1, 1), (7, 3), (100, 40)])
 @pytest.mark.parametrize("dim", [1, 8, 19, 32])
 @pytest.mark.parametrize("shared", [False, True])
-def test_pairs_and_their_gradients(size: int, values: int, dim: int, shared: bool) -> None:
+def test_factorization_values_and_gradients_agree_with_numpy(
+    size: int, values: int, dim: int, shared: bool
+) -> None:
     inverse, distinct = _inverse(size, values, shared)
     grouped = group_arrays(group_rows(inverse, FIELDS))
     rows = _normal(distinct, 1 + dim)

@@ -27,18 +27,18 @@ def _xxh64(text: bytes) -> int:
         (b"Nobody inspects the spammish repetition", 0xFBCEA83C8A378BF1),
     ],
 )
-def test_strings_hash_to_the_published_values_of_xxh64(text: bytes, expected: int) -> None:
+def test_strings_hash_to_published_xxh64_values(text: bytes, expected: int) -> None:
     assert _xxh64(text) == expected
 
 
-def test_integers_hash_to_the_published_sequence_of_splitmix64() -> None:
+def test_integers_hash_to_published_splitmix64_sequence() -> None:
     golden = 0x9E3779B97F4A7C15
     states = [(1234567 + k * golden) & MASK for k in range(3)]
     found = [int(hashing.splitmix64(np.uint64(state))) for state in states]
     assert found == [6457827717110365317, 3203168211198807973, 9817491932198370423]
 
 
-def _twin_of_xxh64(text: bytes) -> int:
+def _xxh64_by_specification(text: bytes) -> int:
     """Computes XXH64 of fewer than 32 bytes in Python integers, straight from the specification."""
     p1, p2, p3 = 0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9
     p4, p5 = 0x85EBCA77C2B2AE63, 0x27D4EB2F165667C5
@@ -61,11 +61,11 @@ def _twin_of_xxh64(text: bytes) -> int:
 
 
 @given(st.binary(max_size=31))
-def test_short_strings_hash_as_the_specification_says(text: bytes) -> None:
-    assert _xxh64(text) == _twin_of_xxh64(text)
+def test_short_strings_hash_as_xxh64_specification(text: bytes) -> None:
+    assert _xxh64(text) == _xxh64_by_specification(text)
 
 
-def test_buckets_of_known_values_never_move() -> None:
+def test_hash_buckets_of_known_values_are_stable() -> None:
     out = np.empty((3, 2), dtype=np.int64)
     values = np.array([0, 1, -1], dtype=np.int64)
     hashing.hash_integers(values, NOTHING_NULL, 0, 1000, 0, out, 0)
@@ -79,7 +79,7 @@ def test_buckets_of_known_values_never_move() -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
-def test_nulls_get_the_bucket_after_the_last(dtype: type) -> None:
+def test_nulls_get_bucket_after_the_last(dtype: type) -> None:
     values: np.ndarray = np.array([5, 6, 7], dtype=dtype)
     valid = np.array([0b01011000], dtype=np.uint8)
     out = np.zeros((3, 3), dtype=np.int64)
@@ -93,7 +93,7 @@ def test_nulls_get_the_bucket_after_the_last(dtype: type) -> None:
     assert out[:2, 2].tolist() == [5, 6]
 
 
-def test_an_id_out_of_range_is_found_but_not_behind_a_null() -> None:
+def test_position_of_id_out_of_range_is_returned_unless_null() -> None:
     out = np.zeros((3, 1), dtype=np.int64)
     values = np.array([1, -4, 9], dtype=np.int64)
     assert hashing.place_ids(values, NOTHING_NULL, 0, 5, 0, out, 0) == 1
@@ -102,7 +102,7 @@ def test_an_id_out_of_range_is_found_but_not_behind_a_null() -> None:
     assert hashing.place_ids(values, only_the_second_is_null, 0, 10, 0, out, 0) == -1
 
 
-def test_dense_values_are_normalised_and_holes_become_the_mean() -> None:
+def test_dense_values_are_normalized_and_missing_values_become_mean() -> None:
     values = np.array([1.0, np.nan, 3.0, 4.0])
     valid = np.array([0b1011], dtype=np.uint8)
     out = np.full((4, 1), 9, dtype=np.float32)
@@ -111,13 +111,13 @@ def test_dense_values_are_normalised_and_holes_become_the_mean() -> None:
 
 
 @pytest.mark.parametrize("value", [np.inf, -np.inf, 1e39])
-def test_dense_values_without_a_float32_are_found(value: float) -> None:
+def test_position_of_dense_value_beyond_float32_is_returned(value: float) -> None:
     out = np.empty((2, 1), dtype=np.float32)
     values = np.array([0.0, value])
     assert hashing.place_dense(values, NOTHING_NULL, 0, 0.0, 1.0, out, 0) == 1
 
 
-def test_labels_other_than_zero_and_one_are_found() -> None:
+def test_position_of_label_other_than_zero_and_one_is_returned() -> None:
     out = np.empty(3, dtype=np.float32)
     assert hashing.place_labels(np.array([0.0, 1.0, 0.0]), out) == -1
     assert out.tolist() == [0, 1, 0]

@@ -34,29 +34,29 @@ def _uniform(rows: int, width: int, *, seed: int = 7, start: int = 0) -> np.ndar
     return out[:, :width]
 
 
-def test_uniform_values_are_splitmix64_of_the_counter() -> None:
+def test_uniform_values_are_splitmix64_of_seed_row_and_column() -> None:
     expected = [[-1 + 4 * _unit(7, 50 + r, c) for c in range(3)] for r in range(4)]
     np.testing.assert_allclose(_uniform(4, 3, start=50), expected, rtol=1e-6)
 
 
-def test_rows_do_not_depend_on_where_a_shard_starts() -> None:
+def test_initial_rows_do_not_depend_on_shard_start() -> None:
     whole = _uniform(100, 5)
     for start, stop in ((0, 33), (33, 34), (34, 100)):
         np.testing.assert_array_equal(_uniform(stop - start, 5, start=start), whole[start:stop])
 
 
-def test_seeds_rows_and_columns_differ() -> None:
+def test_initial_values_differ_by_seed_row_and_column() -> None:
     values = np.concatenate([_uniform(50, 4, seed=s).ravel() for s in range(4)])
     assert len(np.unique(values)) > 0.99 * len(values)
 
 
 @pytest.mark.parametrize("p", [1e-12, 1e-3, 0.02, 0.3, 0.5, 0.77, 0.98, 1 - 1e-9])
-def test_normal_quantile_agrees_with_the_standard_library(p: float) -> None:
+def test_normal_quantile_agrees_with_standard_library(p: float) -> None:
     expected = NormalDist().inv_cdf(p)
     assert initializers.normal_quantile(p) == pytest.approx(expected, rel=2e-9, abs=1e-9)
 
 
-def test_normal_values_have_their_moments_and_truncation_its_bounds() -> None:
+def test_normal_rows_have_given_moments_and_truncation_bounds_them() -> None:
     out = np.empty((5000, 2), np.float32)
     initializers.normal_rows(out, 2, 1, 0, RANGE, 3.0, 2.0, 0.0)
     assert out.mean() == pytest.approx(3.0, abs=0.1)

@@ -17,7 +17,7 @@ def _vectors(count: int, dim: int, spare: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.mark.parametrize(("count", "dim", "spare"), SHAPES)
-def test_dots_agree_with_numpy(count: int, dim: int, spare: int) -> None:
+def test_pair_dots_and_gradients_agree_with_numpy(count: int, dim: int, spare: int) -> None:
     matrix, vectors = _vectors(count, dim, spare)
     lower = np.tril_indices(count, -1)
     out = np.empty((6, len(lower[0])), np.float32)
@@ -38,7 +38,7 @@ def test_dots_agree_with_numpy(count: int, dim: int, spare: int) -> None:
 
 
 @pytest.mark.parametrize(("count", "dim", "spare"), SHAPES)
-def test_sums_agree_with_numpy(count: int, dim: int, spare: int) -> None:
+def test_pair_sums_and_gradients_agree_with_numpy(count: int, dim: int, spare: int) -> None:
     matrix, vectors = _vectors(count, dim, spare)
     sums, out = np.empty((6, dim), np.float32), np.empty(6, np.float32)
     interaction.pair_sums(matrix, count, sums, out)

@@ -43,7 +43,7 @@ def buckets_of(keys: list[int], capacity: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 @given(st.lists(KEYS, max_size=50), st.integers(2, 5_000), st.integers(0, 10**9))
-def test_buckets_are_those_of_the_definition(keys: list[int], capacity: int, first: int) -> None:
+def test_bucket_of_key_follows_from_its_hash(keys: list[int], capacity: int, first: int) -> None:
     starts, stops = int64(keys), int64(keys)
     first_rows, capacities = int64([0, first]), int64([2, capacity])
     fields = np.ones(len(keys), np.int64)
@@ -64,7 +64,7 @@ def claim(table: np.ndarray, keys: list[int], may_claim: list[bool]) -> tuple[li
     return rows.tolist(), refused
 
 
-class Twin:
+class ReferenceClaims:
     """The same claims made with dicts."""
 
     def __init__(self, capacity: int) -> None:
@@ -100,7 +100,7 @@ class Twin:
 def test_claims_between_evictions_agree_with_dicts(
     requests: list[list[tuple[int, bool]]], capacity: int, data: st.DataObject
 ) -> None:
-    table, twin = np.full((capacity, 1), NO_KEY, np.int64), Twin(capacity)
+    table, twin = np.full((capacity, 1), NO_KEY, np.int64), ReferenceClaims(capacity)
     for request in requests:
         for key in data.draw(st.lists(st.sampled_from([99, *twin.row_of]))):
             table[table == key] = VACATED
@@ -124,7 +124,7 @@ def test_claims_between_evictions_agree_with_dicts(
     assert claims.count_keys(table) == len(twin.row_of)
 
 
-def test_nothing_is_changed_by_choosing() -> None:
+def test_choose_rows_does_not_change_table() -> None:
     table = np.full((8, 1), NO_KEY, np.int64)
     keys, rows = int64([5, 6]), int64([NO_ROW, NO_ROW])
     may, chosen = np.ones(2, np.uint8), np.zeros(4, np.int32)
@@ -145,7 +145,9 @@ def known_of(entries: dict[tuple[int, int], int], first: np.ndarray, slots: int)
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), KEYS | st.just(NO_KEY)), max_size=60), st.data())
-def test_known_keys_agree_with_dicts(pairs: list[tuple[int, int]], data: st.DataObject) -> None:
+def test_replace_known_agrees_with_dict_reference(
+    pairs: list[tuple[int, int]], data: st.DataObject
+) -> None:
     fields = (np.array([0, 100, 200], np.int64), np.array([100, 100, 100], np.int64))
     some = {pair for pair in pairs if pair[1] != NO_KEY and data.draw(st.booleans())}
     numbers = [0, 0, 0]
@@ -173,7 +175,7 @@ def test_known_keys_agree_with_dicts(pairs: list[tuple[int, int]], data: st.Data
 
 
 @pytest.mark.parametrize("entry", [(5, -1), (NO_KEY, 3)])
-def test_an_entry_that_is_half_there_is_not_known(entry: tuple[int, int]) -> None:
+def test_half_written_entry_is_treated_as_unknown(entry: tuple[int, int]) -> None:
     known = known_of({(0, 5): 3}, int64([0]), 4)
     known[known[:, 0] == 5] = entry
     ids, zeros = int64([5]).reshape(1, 1), int64([0])
@@ -193,7 +195,7 @@ def test_reserved_integers_are_nulls() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(-3, 6), st.integers(1, 3)), max_size=40))
-def test_keys_are_admitted_when_they_were_met_often_enough(met: list[tuple[int, int]]) -> None:
+def test_key_is_admitted_when_its_occurrences_reach_min_count(met: list[tuple[int, int]]) -> None:
     counts = np.zeros((256, 3), np.int64)
     expected: dict[int, int] = {}
     for key, times in met:
@@ -205,7 +207,7 @@ def test_keys_are_admitted_when_they_were_met_often_enough(met: list[tuple[int, 
             expected[key] = 0
 
 
-def test_of_too_many_keys_the_rarest_are_forgotten() -> None:
+def test_full_occurrence_table_keeps_most_frequent_key() -> None:
     counts, zero, one = np.zeros((4, 3), np.int64), int64([0]), int64([1])
     out = np.empty(1, np.uint8)
     for _ in range(5):
@@ -216,7 +218,7 @@ def test_of_too_many_keys_the_rarest_are_forgotten() -> None:
     assert out[0] == 1
 
 
-def test_keys_that_never_come_again_do_not_hold_their_places() -> None:
+def test_keys_not_seen_again_are_replaced_in_occurrence_table() -> None:
     counts, zero, one = np.zeros((4, 3), np.int64), int64([0]), int64([1])
     out = np.empty(1, np.uint8)
     for key in range(1_000):

@@ -18,7 +18,7 @@ def test_sigmoid_neither_overflows_nor_loses_small_probabilities() -> None:
     np.testing.assert_allclose(out, expected, rtol=2e-6, atol=1e-30)
 
 
-def test_cross_entropy_and_its_gradient() -> None:
+def test_cross_entropy_and_gradient_agree_with_numpy() -> None:
     gradient = np.empty_like(LOGITS)
     mean = losses.cross_entropy(LOGITS, LABELS, gradient)
     wide = LOGITS.astype(np.float64)
@@ -28,7 +28,7 @@ def test_cross_entropy_and_its_gradient() -> None:
     np.testing.assert_allclose(gradient, expected, rtol=2e-6, atol=1e-12)
 
 
-def test_weighted_cross_entropy_and_its_gradient() -> None:
+def test_weighted_cross_entropy_and_gradient_agree_with_numpy() -> None:
     weights = np.linspace(0, 3, len(LOGITS)).astype(np.float32)
     gradient, plain = np.empty_like(LOGITS), np.empty_like(LOGITS)
     mean = losses.weighted_cross_entropy(LOGITS, LABELS, weights, gradient)
@@ -39,12 +39,12 @@ def test_weighted_cross_entropy_and_its_gradient() -> None:
     np.testing.assert_allclose(gradient, plain * weights, rtol=1e-6)
 
 
-def test_cross_entropy_of_nothing_is_zero() -> None:
+def test_cross_entropy_of_no_rows_is_zero() -> None:
     nothing = np.empty(0, dtype=np.float32)
     assert losses.cross_entropy(nothing, nothing, nothing) == 0.0
 
 
-def test_log_losses_clip_certainty() -> None:
+def test_log_losses_clip_probabilities_of_zero_and_one() -> None:
     probabilities = np.array([0.0, 1.0, 0.25, 1.0, 0.25], dtype=np.float32)
     labels = np.array([1, 1, 0, 0, 0.5], dtype=np.float32)
     out = np.empty(5)
@@ -54,7 +54,7 @@ def test_log_losses_clip_certainty() -> None:
     np.testing.assert_allclose(out, expected, rtol=1e-9)
 
 
-def test_log_losses_count_what_is_no_probability() -> None:
+def test_log_losses_count_invalid_probabilities() -> None:
     probabilities = np.array([0.5, np.nan, -0.1, 1.5, 1.0], dtype=np.float32)
     labels = np.zeros(5, dtype=np.float32)
     assert losses.log_losses(labels, probabilities, 1e-7, np.empty(5)) == 3

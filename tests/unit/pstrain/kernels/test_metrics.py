@@ -19,14 +19,14 @@ def _value(limbs: np.ndarray) -> Fraction:
 
 
 @given(FLOATS)
-def test_sums_of_floats_are_exact(values: list[float]) -> None:
+def test_add_exactly_sums_floats_exactly(values: list[float]) -> None:
     limbs = np.zeros(metrics.LIMBS, dtype=np.int64)
     assert metrics.add_exactly(np.array(values, dtype=np.float64), limbs) == 0
     assert _value(limbs) == sum(map(Fraction, values), Fraction(0))
 
 
 @given(FLOATS, FLOATS)
-def test_limbs_stay_small_so_that_states_can_be_added(
+def test_limbs_stay_below_32_bits_so_that_states_can_be_added(
     first: list[float], second: list[float]
 ) -> None:
     limbs = np.zeros(metrics.LIMBS, dtype=np.int64)
@@ -36,7 +36,7 @@ def test_limbs_stay_small_so_that_states_can_be_added(
     assert (limbs < 2**32).all()
 
 
-def test_values_that_are_not_finite_are_counted_apart() -> None:
+def test_non_finite_values_are_counted_and_left_out_of_sum() -> None:
     limbs = np.zeros(metrics.LIMBS, dtype=np.int64)
     values = np.array([1.5, np.nan, np.inf, -np.inf, 5e-324, 1.7e308])
     assert metrics.add_exactly(values, limbs) == 3
@@ -67,7 +67,7 @@ def test_histogram_counts_labels_per_bin() -> None:
 
 
 @given(st.lists(st.tuples(*[st.integers(0, 2**40)] * 2), min_size=2, max_size=12))
-def test_area_under_the_curve(histogram: list[tuple[int, int]]) -> None:
+def test_area_under_curve_agrees_with_pair_counting(histogram: list[tuple[int, int]]) -> None:
     counts = np.array(histogram, dtype=np.int64)
     halves = np.stack([counts // 2, (counts - 2 * (counts // 2)) << 31], axis=-1)
     (negatives, positives), pairs = counts.sum(axis=0).tolist(), 0
@@ -81,7 +81,7 @@ def test_area_under_the_curve(histogram: list[tuple[int, int]]) -> None:
         np.testing.assert_allclose(area, pairs / (2 * negatives * positives), rtol=1e-9)
 
 
-def test_probabilities_outside_the_unit_interval_are_not_counted() -> None:
+def test_probabilities_outside_unit_interval_are_not_counted() -> None:
     wrong = np.array([-0.1, 1.1, np.nan, 0.5], dtype=np.float32)
     histogram = np.zeros((4, 2, 2), dtype=np.int64)
     labels = np.ones(4, np.float32)
@@ -92,7 +92,7 @@ def test_probabilities_outside_the_unit_interval_are_not_counted() -> None:
     assert _weight(counts).tolist() == [[0, 0], [1, 0]]
 
 
-def test_answers_by_label() -> None:
+def test_confusion_counts_answers_by_label_and_threshold() -> None:
     labels = np.array([0, 1, 1, 0], dtype=np.float32)
     probabilities = np.array([0.2, 0.9, 0.5, 0.7], dtype=np.float32)
     for threshold, weights, expected in (
@@ -106,7 +106,7 @@ def test_answers_by_label() -> None:
 
 
 @given(st.lists(st.floats(-(2.0**22), 2.0**22, width=32), max_size=30))
-def test_weights_are_summed_in_small_parts(weights: list[float]) -> None:
+def test_weight_sum_is_exact_and_low_part_stays_below_32_bits(weights: list[float]) -> None:
     total = np.zeros(2, dtype=np.int64)
     for row in range(len(weights)):
         metrics.add_weight(np.array(weights), row, total)

@@ -17,7 +17,7 @@ def test_bias_is_added_to_every_row() -> None:
     np.testing.assert_array_equal(values, VALUES + BIAS)
 
 
-def test_rectifier_cuts_negative_sums_and_lets_nan_through() -> None:
+def test_relu_clips_negative_sums_and_propagates_nan() -> None:
     values = VALUES.copy()
     values[0, 0] = np.nan
     network.add_bias_relu(values, BIAS)
@@ -25,7 +25,7 @@ def test_rectifier_cuts_negative_sums_and_lets_nan_through() -> None:
     np.testing.assert_array_equal(values[1:], np.maximum(VALUES[1:] + BIAS, 0))
 
 
-def test_rectifier_gradient_passes_where_the_output_is_positive() -> None:
+def test_relu_gradient_passes_where_output_is_positive() -> None:
     activation = np.maximum(VALUES, 0)
     gradient = RANDOM.normal(size=VALUES.shape).astype(np.float32)
     out, sums = np.empty_like(VALUES), np.ones(5, dtype=np.float32)
@@ -35,7 +35,7 @@ def test_rectifier_gradient_passes_where_the_output_is_positive() -> None:
     np.testing.assert_allclose(sums, 1 + expected.sum(axis=0), rtol=1e-5)
 
 
-def test_sigmoid_gradient_is_that_of_its_output() -> None:
+def test_sigmoid_gradient_is_computed_from_its_output() -> None:
     activation = 1 / (1 + np.exp(-VALUES))
     gradient = RANDOM.normal(size=VALUES.shape).astype(np.float32)
     out, sums = np.empty_like(VALUES), np.ones(5, dtype=np.float32)
@@ -45,13 +45,13 @@ def test_sigmoid_gradient_is_that_of_its_output() -> None:
     np.testing.assert_allclose(sums, 1 + expected.sum(axis=0), rtol=1e-5)
 
 
-def test_column_sums_are_added_to_what_is_there() -> None:
+def test_column_sums_are_added_to_existing_values() -> None:
     sums = np.ones(5, dtype=np.float32)
     network.column_sums(VALUES, sums)
     np.testing.assert_allclose(sums, 1 + VALUES.sum(axis=0), rtol=1e-5)
 
 
-def test_outer_product_is_numpys() -> None:
+def test_outer_product_agrees_with_numpy() -> None:
     out = np.empty((7, 5), np.float32)
     network.outer_product(VALUES[:, 0].copy(), BIAS, out)
     np.testing.assert_array_equal(out, np.outer(VALUES[:, 0], BIAS))

@@ -27,7 +27,7 @@ def _scales(weights: np.ndarray, rule: int) -> np.ndarray:
 
 @pytest.mark.parametrize("rule", [pooling.SUM, pooling.MEAN, pooling.SQRTN])
 @pytest.mark.parametrize("weighted", [True, False])
-def test_what_each_value_counts(rule: int, weighted: bool) -> None:
+def test_scale_values_follows_combiner_and_weights(rule: int, weighted: bool) -> None:
     out = np.empty(VALUES, np.float32)
     given = WEIGHTS if weighted else WEIGHTS[:0]
     pooling.scale_values(OFFSETS, given, rule, out)
@@ -35,14 +35,14 @@ def test_what_each_value_counts(rule: int, weighted: bool) -> None:
     np.testing.assert_allclose(out, _scales(used, rule), rtol=1e-6)
 
 
-def test_weights_that_cancel_count_nothing() -> None:
+def test_weights_that_cancel_out_scale_values_to_zero() -> None:
     offsets, out = np.array([0, 2], np.int64), np.empty(2, np.float32)
     pooling.scale_values(offsets, np.array([1.0, -1.0], np.float32), pooling.MEAN, out)
     assert out.tolist() == [0.0, 0.0]
 
 
 @pytest.mark.parametrize("width", [1, 3, 16])
-def test_rows_are_pooled_and_gradients_handed_back(width: int) -> None:
+def test_pooled_rows_and_their_gradients_agree_with_numpy(width: int) -> None:
     rows = RANDOM.normal(size=(5, width)).astype(np.float32)
     inverse = RANDOM.integers(0, 5, VALUES).astype(np.int32)
     matrix = np.zeros((len(SIZES), 5))
@@ -58,7 +58,7 @@ def test_rows_are_pooled_and_gradients_handed_back(width: int) -> None:
     np.testing.assert_allclose(back, rows + matrix.T @ gradient, rtol=1e-5, atol=1e-5)
 
 
-def test_fields_point_at_their_own_rows_or_at_pooled_ones() -> None:
+def test_place_rows_interleaves_single_and_pooled_fields() -> None:
     single = np.array([10, 11, 12, 13, 14, 15], np.int32)  # fields 0 and 2 of three examples
     out = np.empty((3, 4), np.int32)
     pooling.place_rows(single, np.array([0, 2]), 100, out)

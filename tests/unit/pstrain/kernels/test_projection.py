@@ -31,7 +31,7 @@ def _inverse(size: int, values: int) -> tuple[np.ndarray, int]:
 @pytest.mark.parametrize("dim", [LANES, 2 * LANES, 3 * LANES])
 @pytest.mark.parametrize("weight", [0, 1])
 @pytest.mark.parametrize("values_dense", [0, 5])
-def test_projections_and_their_gradients(
+def test_projections_and_gradients_agree_with_numpy(
     size: int, values: int, units: int, weight: int, values_dense: int, dim: int
 ) -> None:
     inverse, unique = _inverse(size, values)
@@ -77,7 +77,7 @@ def test_projections_and_their_gradients(
 
 
 @pytest.mark.parametrize("weight", [0, 1])
-def test_gradients_of_rows_that_are_there_once_need_no_cleared_memory(weight: int) -> None:
+def test_gradients_of_unrepeated_rows_overwrite_uninitialized_memory(weight: int) -> None:
     ids = RANDOM.integers(0, 20, (40, FIELDS)) + 20 * np.arange(FIELDS)
     unique, inverse = np.unique(ids.reshape(-1), return_inverse=True)
     order, starts, middles, _, *listed = group_rows(inverse.astype(np.int32), FIELDS)
@@ -95,7 +95,7 @@ def test_gradients_of_rows_that_are_there_once_need_no_cleared_memory(weight: in
     np.testing.assert_array_equal(*found)
 
 
-def test_the_wide_part_and_its_gradient() -> None:
+def test_wide_part_and_its_gradient_agree_with_numpy() -> None:
     inverse, unique = _inverse(9, VALUES)
     order, starts, middles, _, *listed = group_rows(inverse, FIELDS)
     rows, wide = _normal(unique, 1 + LANES), np.full(9, 0.5, np.float32)

@@ -37,7 +37,7 @@ def test_route_agrees_with_numpy(ids: list[int], cuts: list[int]) -> None:
 
 @pytest.mark.parametrize("count", [896, 897, 20_000])
 @pytest.mark.parametrize("shards", [1, 3])
-def test_many_distinct_ids_find_room(shards: int, count: int) -> None:
+def test_many_distinct_ids_fit_into_routing_table(shards: int, count: int) -> None:
     starts = np.linspace(0, 10**9, shards + 1).astype(np.int64)
     # The smallest table has 1024 entries, at most seven eighths of them used.
     asked = np.random.default_rng(0).integers(0, 10**9, count)
@@ -50,11 +50,11 @@ def test_many_distinct_ids_find_room(shards: int, count: int) -> None:
 
 
 @pytest.mark.parametrize(("ids", "position"), [([3, 10, 5], 1), ([-1], 0), ([0, 9, 9, -7], 3)])
-def test_the_first_id_outside_is_named(ids: list[int], position: int) -> None:
+def test_route_returns_position_of_first_id_outside(ids: list[int], position: int) -> None:
     assert route(np.array(ids, np.int64), np.array([0, 4, 10], np.int64))[3] == position
 
 
-def test_bounds_need_not_start_at_zero() -> None:
+def test_route_accepts_bounds_that_do_not_start_at_zero() -> None:
     starts = np.array([100, 110], np.int64)
     assert route(np.array([100, 109], np.int64), starts)[3] == -1
     assert route(np.array([99], np.int64), starts)[3] == 0

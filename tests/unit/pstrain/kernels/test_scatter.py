@@ -32,7 +32,7 @@ def _given(width: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 @pytest.mark.parametrize("width", [1, 3, 16])
 @pytest.mark.parametrize(("op", "ufunc"), OPS)
-def test_rows_change_as_by_numpy(op: int, ufunc: np.ufunc, width: int) -> None:
+def test_scatter_rows_agrees_with_numpy_ufunc(op: int, ufunc: np.ufunc, width: int) -> None:
     slab, ids, rows = _given(width)
     expected = slab.copy()
     with np.errstate(all="ignore"):
@@ -41,7 +41,7 @@ def test_rows_change_as_by_numpy(op: int, ufunc: np.ufunc, width: int) -> None:
     np.testing.assert_array_equal(slab, expected)
 
 
-def test_of_rows_that_are_set_the_last_stays() -> None:
+def test_scatter_set_keeps_last_row_of_repeated_id() -> None:
     slab, ids, rows = _given(3)
     expected = slab.copy()
     for each, row in zip(ids - START, rows, strict=True):

@@ -25,7 +25,7 @@ def _gradients(rows: int, width: int) -> np.ndarray:
 
 @pytest.mark.parametrize("width", [1, 3, 8, 17, 27])
 @pytest.mark.parametrize("slots", [0, 1])
-def test_gather_takes_values_and_leaves_slots(width: int, slots: int) -> None:
+def test_gather_rows_returns_values_without_slots(width: int, slots: int) -> None:
     slab, ids = _slab(width, slots), _ids()
     out = np.empty((len(ids), width), np.float32)
     updates.gather_rows(slab, width, START, ids, out)
@@ -33,7 +33,7 @@ def test_gather_takes_values_and_leaves_slots(width: int, slots: int) -> None:
 
 
 @pytest.mark.parametrize("width", [1, 8, 17, 27])
-def test_moved_rows_have_slots(width: int) -> None:
+def test_moved_rows_get_initial_slot_values(width: int) -> None:
     old, firsts = _slab(width, 1), np.arange(width + 1, dtype=np.float32)
     new = np.full((ROWS, 2 * width + 1), np.nan, np.float32)
     updates.move_rows(old, width, firsts, new)
@@ -43,7 +43,7 @@ def test_moved_rows_have_slots(width: int) -> None:
 
 @pytest.mark.parametrize("width", [1, 8, 17, 27])
 @pytest.mark.parametrize("slots", [0, 1])
-def test_sgd_moves_values_and_leaves_slots(width: int, slots: int) -> None:
+def test_sgd_changes_values_and_leaves_slots(width: int, slots: int) -> None:
     slab, ids = _slab(width, slots), _ids()
     gradients = _gradients(len(ids), width)
     expected = slab.copy()
@@ -77,7 +77,7 @@ def test_adagrad_agrees_with_numpy(width: int) -> None:
     np.testing.assert_allclose(slab, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_first_outside_finds_the_first() -> None:
+def test_first_outside_returns_position_of_first_id_out_of_range() -> None:
     ids = np.array([5, 9, 10, 4], np.int64)
     assert updates.first_outside(ids, 4, 11) == -1
     assert updates.first_outside(ids, 4, 10) == 2

@@ -30,7 +30,7 @@ def _compiled() -> dict[str, list[Any]]:
     return found
 
 
-def test_modules_are_shared_out_by_their_length() -> None:
+def test_kernel_modules_are_grouped_evenly_by_file_size() -> None:
     names = kernels.modules()
     groups = balanced_groups(names, 3)
     assert sorted(name for group in groups for name in group) == sorted(names)
@@ -43,7 +43,7 @@ def test_modules_are_shared_out_by_their_length() -> None:
     assert sorted(balanced_groups(names[:2], 8)) == [[name] for name in sorted(names[:2])]
 
 
-def test_a_step_after_the_warm_up_compiles_nothing() -> None:
+def test_step_after_warm_up_compiles_nothing() -> None:
     names = kernels.modules()
     assert {"hashing", "embedding", "network"} <= set(names)
     for name in names:

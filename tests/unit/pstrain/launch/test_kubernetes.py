@@ -40,7 +40,7 @@ def expanded(text: str) -> str:
     return re.sub(r"\$(\$|\(([^)]*)\))", lambda m: "$" if m[1] == "$" else f"<{m[2]}>", text)
 
 
-def test_a_job_for_each_part_that_ends_with_the_chief() -> None:
+def test_job_set_has_job_per_part_and_succeeds_with_chief() -> None:
     secret, job_set = documents()
     assert (secret["kind"], secret["stringData"]) == ("Secret", {"token": TOKEN})
     assert (job_set["apiVersion"], job_set["kind"]) == ("jobset.x-k8s.io/v1alpha2", "JobSet")
@@ -57,7 +57,7 @@ def test_a_job_for_each_part_that_ends_with_the_chief() -> None:
     assert found["ps"]["template"]["spec"]["restartPolicy"] == "OnFailure"
 
 
-def test_tf_config_names_pods_as_the_resolver_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tf_config_names_pods_like_kubernetes_resolver(monkeypatch: pytest.MonkeyPatch) -> None:
     _, job_set = documents()
     worker = container(parts(job_set)["worker"])
     told = {entry["name"]: entry for entry in worker["env"]}
@@ -81,7 +81,7 @@ def test_tf_config_names_pods_as_the_resolver_does(monkeypatch: pytest.MonkeyPat
     assert told["DATASERVICE_DISPATCHER"]["value"] == f"grpc://{dispatcher}"
 
 
-def test_commands_arrive_as_they_were_given() -> None:
+def test_program_arguments_survive_kubernetes_expansion() -> None:
     _, job_set = documents()
     command = container(parts(job_set)["chief"])["command"]
     assert [expanded(part) for part in command] == ["python3", *ARGUMENTS]
@@ -91,7 +91,7 @@ def test_commands_arrive_as_they_were_given() -> None:
     assert served[-1] == "--insecure-network"
 
 
-def test_the_token_is_in_a_secret_alone() -> None:
+def test_token_appears_only_in_secret() -> None:
     text = manifest(LAYOUT, OPTIONS, TOKEN)
     assert text.count(TOKEN) == 1
     own = KubernetesOptions(image="i", token_secret="mine")
@@ -101,7 +101,7 @@ def test_the_token_is_in_a_secret_alone() -> None:
     assert secret == {"name": "mine", "key": "token"}
 
 
-def test_resources_and_certificates() -> None:
+def test_resources_and_tls_secret_are_set_on_containers() -> None:
     options = KubernetesOptions(image="i", resources={"cpu": "2"}, tls_secret="certificates")
     exposure = exposure_of_pods(Exposure(), options.tls_secret)
     layout = Layout(program=("t.py",), exposure=exposure)
@@ -124,7 +124,9 @@ def test_resources_and_certificates() -> None:
         ({"image": "i", "name": "x" * 41}, "at most 40"),
     ],
 )
-def test_wrong_values_are_named(options: dict[str, str], message: str) -> None:
+def test_invalid_kubernetes_options_are_refused_by_name(
+    options: dict[str, str], message: str
+) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
         KubernetesOptions(**options)
     with pytest.raises(InvalidArgumentError, match="--insecure-network"):

@@ -13,7 +13,7 @@ from pstrain.launch import local_engine
 from pstrain.launch.program import check_program
 
 
-def test_a_program_is_a_readable_file_or_a_command(tmp_path: pathlib.Path) -> None:
+def test_program_must_be_readable_file_or_command(tmp_path: pathlib.Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("")
     for program in (str(script), sys.executable, "env"):
@@ -36,7 +36,7 @@ def test_a_program_is_a_readable_file_or_a_command(tmp_path: pathlib.Path) -> No
         check_program("no-such-command")
 
 
-def test_nothing_is_started_for_it(
+def test_launch_of_missing_program_starts_no_task(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(local_engine, "TaskProcess", lambda *_: pytest.fail("a task was started"))
@@ -46,6 +46,8 @@ def test_nothing_is_started_for_it(
     assert printed.count("\n") == 1
 
 
-def test_other_machines_have_files_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_program_is_not_checked_for_other_engines(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert main(["launch", "--engine", "slurm", "--insecure-network", "--", "missing.py"]) == 0
     assert "missing.py" in capsys.readouterr().out

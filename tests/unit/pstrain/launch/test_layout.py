@@ -22,7 +22,7 @@ ADDRESSES = {
 }
 
 
-def test_the_program_finds_its_part_in_tf_config(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_gives_each_task_its_tf_config(monkeypatch: pytest.MonkeyPatch) -> None:
     for job, index in LAYOUT.tasks():
         told = LAYOUT.environment(job, index, ADDRESSES)
         if job in ("dispatcher", "data_worker"):
@@ -37,7 +37,7 @@ def test_the_program_finds_its_part_in_tf_config(monkeypatch: pytest.MonkeyPatch
         assert resolver.cluster_spec() == ClusterSpec(jobs)
 
 
-def test_the_data_service_is_told_its_addresses_and_the_programs_where_it_is() -> None:
+def test_data_service_commands_carry_their_addresses() -> None:
     common = ["python3", "-m", "dataservice"]
     assert LAYOUT.command("dispatcher", 0, ADDRESSES, "python3") == [
         *common, "dispatcher", "--host", "h0", "--port", "5"
@@ -47,14 +47,14 @@ def test_the_data_service_is_told_its_addresses_and_the_programs_where_it_is() -
     ]  # fmt: skip
 
 
-def test_without_data_workers_there_is_no_data_service() -> None:
+def test_layout_without_data_workers_has_no_data_service() -> None:
     layout = Layout(program=("train",), workers=1, ps=1, data_workers=0)
     assert layout.tasks() == [("chief", 0), ("ps", 0), ("worker", 0)]
     assert "DATASERVICE_DISPATCHER" not in layout.environment("chief", 0, ADDRESSES)
     assert layout.command("chief", 0, ADDRESSES, "python3") == ["train"]
 
 
-def test_certificates_reach_servers_and_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_certificates_are_passed_to_servers_and_clients(monkeypatch: pytest.MonkeyPatch) -> None:
     exposure = Exposure(tls_cert="c.pem", tls_key="k.pem", tls_ca="ca.pem")
     exposure.require("slurm")
     layout = Layout(program=("t.py",), exposure=exposure)
@@ -71,7 +71,7 @@ def test_certificates_reach_servers_and_clients(monkeypatch: pytest.MonkeyPatch)
     assert not may_expose(False)
 
 
-def test_an_open_network_is_typed_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_open_network_requires_explicit_option(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InvalidArgumentError, match=r"on slurm .*--insecure-network"):
         Exposure().require("slurm")
     exposure = Exposure(insecure_network=True)
@@ -84,7 +84,7 @@ def test_an_open_network_is_typed_out(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", ["tls_cert", "tls_key", "tls_ca"])
-def test_encrypted_and_not_is_refused(name: str) -> None:
+def test_insecure_network_together_with_tls_option_is_refused(name: str) -> None:
     option = f"--{name.replace('_', '-')} x.pem"
     with pytest.raises(InvalidArgumentError, match=rf"--insecure-network .*{option} .*leave one"):
         Exposure(insecure_network=True, **{name: "x.pem"})  # type: ignore[arg-type]
@@ -98,14 +98,16 @@ def test_encrypted_and_not_is_refused(name: str) -> None:
         ({"program": ("t.py",), "data_workers": -1}, "--data-workers must be at least 0, got -1"),
     ],
 )
-def test_wrong_values_are_named(values: dict[str, object], message: str) -> None:
+def test_invalid_layout_values_are_refused_by_option(
+    values: dict[str, object], message: str
+) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
         Layout(**values)  # type: ignore[arg-type]
     with pytest.raises(InvalidArgumentError, match="both --tls-cert and --tls-key"):
         Exposure(tls_cert="c.pem")
 
 
-def test_a_layout_travels_as_json() -> None:
+def test_layout_survives_json() -> None:
     layout = Layout(program=("t.py", 'a "b" $c'), exposure=Exposure(insecure_network=True))
     assert Layout.from_json(layout.to_json()) == layout
     assert json.loads(layout.to_json())["workers"] == 2

@@ -11,7 +11,7 @@ from pstrain.errors import InvalidArgumentError
 from pstrain.launch.ray import RayOptions
 
 
-def test_without_ray_it_says_what_to_install(
+def test_missing_ray_is_reported_with_install_command(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
@@ -20,13 +20,13 @@ def test_without_ray_it_says_what_to_install(
     assert "pip install 'pstrain[ray]'" in line
 
 
-def test_an_open_network_is_typed_out(capsys: pytest.CaptureFixture[str]) -> None:
+def test_ray_launch_requires_explicit_open_network(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["launch", "--engine", "ray", "--", "t.py"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "--insecure-network" in line
 
 
-def test_options_of_other_engines_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_options_of_other_engines_are_refused_for_ray(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["launch", "--engine", "ray", "--image", "i", "--", "t.py"]) == 2
     assert main(["launch", "--timeout", "3", "--", "t.py"]) == 2
     first, second = capsys.readouterr().err.splitlines()

@@ -27,7 +27,7 @@ def _own_parameters() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def _used_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def _memory_filled_with_nan(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fills uninitialised memory with NaN, so that no result can depend on its content."""
     monkeypatch.setattr(buffers, "empty", lambda shape: np.full(shape, np.nan, np.float32))
 
@@ -79,7 +79,7 @@ class _Parts:
 
 @pytest.mark.parametrize("by_field", [False, True])
 @pytest.mark.parametrize("shared", [False, True])
-def test_values_and_gradients_agree_with_vectors_side_by_side(by_field: bool, shared: bool) -> None:
+def test_factorization_agrees_with_concatenated_vectors(by_field: bool, shared: bool) -> None:
     random, size = np.random.default_rng(7), 40
     ids = random.integers(0, VALUES, (size, FIELDS))
     ids += 0 if shared else np.arange(FIELDS) * VALUES

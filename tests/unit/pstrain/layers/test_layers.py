@@ -36,7 +36,7 @@ RANDOM = np.random.default_rng(5)
 
 @pytest.mark.parametrize("activation", [None, "relu", "sigmoid"])
 @pytest.mark.parametrize("use_bias", [True, False])
-def test_dense_gradients(activation: Any, use_bias: bool) -> None:
+def test_dense_gradients_match_finite_differences(activation: Any, use_bias: bool) -> None:
     layer = Dense(3, activation, input_size=4, use_bias=use_bias)
     inputs = RANDOM.normal(size=(6, 4)).astype(np.float32)
     check_gradients(layer.variables, lambda: weighted_sum(layer(inputs)))
@@ -49,7 +49,7 @@ def test_dense_gradients_flow_to_its_inputs() -> None:
     check_gradients(first.variables + second.variables, lambda: weighted_sum(second(first(inputs))))
 
 
-def test_dense_computes_what_its_name_says() -> None:
+def test_dense_with_relu_agrees_with_numpy() -> None:
     layer = Dense(3, "relu", input_size=4)
     layer.variables[1].assign(np.array([0.5, -0.5, 0.0]))
     inputs = RANDOM.normal(size=(6, 4)).astype(np.float32)
@@ -59,7 +59,7 @@ def test_dense_computes_what_its_name_says() -> None:
     np.testing.assert_allclose(output, np.maximum(inputs @ kernel + bias, 0), rtol=1e-5)
 
 
-def test_dense_puts_out_probabilities_where_told() -> None:
+def test_dense_with_sigmoid_returns_probabilities() -> None:
     layer = Dense(1, "sigmoid", input_size=4)
     inputs = RANDOM.normal(size=(6, 4)).astype(np.float32)
     kernel, bias = (variable.numpy() for variable in layer.variables)
@@ -69,14 +69,14 @@ def test_dense_puts_out_probabilities_where_told() -> None:
     check_gradients(layer.variables, lambda: BinaryCrossentropy()(labels, layer(inputs)))
 
 
-def test_dense_starts_as_its_initializer_says() -> None:
+def test_dense_kernel_follows_its_initializer() -> None:
     kernel, bias = Dense(2, input_size=3, kernel_initializer=initializers.ones()).variables
     assert (kernel.numpy().tolist(), bias.numpy().tolist()) == ([[1.0, 1.0]] * 3, [0.0, 0.0])
     with pytest.raises(InvalidTypeError, match=r"initializers\.zeros\(\), got 'zeros'"):
         Dense(2, kernel_initializer="zeros")  # type: ignore[arg-type]
 
 
-def test_dense_that_no_one_has_called_cannot_learn_its_size_on_a_trainer() -> None:
+def test_unbuilt_dense_is_refused_inside_step() -> None:
     layer = Dense(3)
     with (
         step_scope(StepToken("session", 0, 0)),
@@ -85,14 +85,14 @@ def test_dense_that_no_one_has_called_cannot_learn_its_size_on_a_trainer() -> No
         layer(np.zeros((2, 4), np.float32))
 
 
-def test_weights_are_the_shards_of_variables() -> None:
+def test_layer_weights_list_shards_of_variables() -> None:
     layer = Dense(3, input_size=4)
     assert layer.weights == layer.variables
     layer.variables[0] = ShardedVariable([Variable(np.zeros((n, 3))) for n in (3, 1)])
     assert [part.shape for part in layer.weights] == [(3, 3), (1, 3), (3,)]
 
 
-def test_dense_learns_its_input_size_from_the_first_call() -> None:
+def test_dense_learns_its_input_size_from_first_call() -> None:
     layer = Dense(3)
     with pytest.raises(FailedPreconditionError, match="no variables yet"):
         layer.requests(np.zeros((1, 2)))
@@ -102,7 +102,7 @@ def test_dense_learns_its_input_size_from_the_first_call() -> None:
 
 
 @pytest.mark.parametrize("arguments", [{"units": 0}, {"units": 2, "activation": "tanh"}])
-def test_dense_names_a_wrong_argument(arguments: dict[str, Any]) -> None:
+def test_invalid_dense_arguments_are_refused_by_layer_name(arguments: dict[str, Any]) -> None:
     with pytest.raises(InvalidArgumentError, match="layer 'dense'"):
         Dense(**arguments, input_size=1)
 
@@ -120,13 +120,13 @@ def test_embedding_fields_share_one_table() -> None:
     np.testing.assert_array_equal(layer(np.array([[2, 0]])), [[*table[2], *table[3]]])
 
 
-def test_embedding_of_one_field_takes_a_vector() -> None:
+def test_embedding_of_one_field_accepts_vector_of_ids() -> None:
     layer = Embedding(5, 2)
     np.testing.assert_array_equal(layer(np.array([4, 1])), layer.variables[0].numpy()[[4, 1]])
 
 
 @pytest.mark.parametrize("bad", [[0, 4], [-1, 0]])
-def test_embedding_names_an_id_out_of_range(bad: list[int]) -> None:
+def test_embedding_refuses_id_out_of_range_with_its_position(bad: list[int]) -> None:
     layer = Embedding([3, 4], 2)
     with pytest.raises(InvalidArgumentError, match=r"row 1, field \d is outside"):
         layer(np.array([[0, 0], bad]))
@@ -144,24 +144,24 @@ def test_embedding_names_an_id_out_of_range(bad: list[int]) -> None:
         (pa.array([[1], [2, 3]]), "combiner= pools lists"),
     ],
 )
-def test_embedding_names_what_is_no_id(bad: Any, message: str) -> None:
+def test_embedding_refuses_values_that_are_no_ids(bad: Any, message: str) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
         Embedding(4, 2)(bad)
 
 
-def test_embedding_takes_ids_of_any_dtype_that_are_whole() -> None:
+def test_embedding_accepts_whole_ids_of_any_dtype() -> None:
     layer = Embedding(4, 2)
     expected = layer(np.array([1, 3])).value
     for dtype in (np.int8, np.uint64, np.float32):
         np.testing.assert_array_equal(layer(np.array([1, 3], dtype)).value, expected)
 
 
-def test_embedding_that_pools_names_lists_that_numpy_cannot_hold() -> None:
+def test_pooling_embedding_refuses_ragged_python_lists_with_remedy() -> None:
     with pytest.raises(InvalidArgumentError, match=r"^layer 'embedding' pools.*pyarrow\.array"):
         Embedding(4, 2, combiner="mean")([[1], [2, 3]])
 
 
-def test_embedding_refuses_another_number_of_fields() -> None:
+def test_embedding_refuses_wrong_number_of_fields() -> None:
     with pytest.raises(InvalidArgumentError, match=r"ids \[n, 2\], got \(1, 3\)"):
         Embedding([3, 4], 2)(np.array([[0, 0, 0]]))
 
@@ -171,7 +171,7 @@ def _features() -> Features:
     return Features(RANDOM.normal(size=(3, 2)).astype(np.float32), ids, None)
 
 
-def test_wide_deep_table_makes_the_matrix_and_the_wide_sum() -> None:
+def test_wide_deep_table_returns_matrix_and_wide_sum() -> None:
     layer, features = WideDeepTable(7, 2, 3), _features()
     table = layer.variables[0].numpy()
     assert not table[:, 0].any()
@@ -185,7 +185,7 @@ def test_wide_deep_table_makes_the_matrix_and_the_wide_sum() -> None:
     np.testing.assert_allclose(wide, table[features.ids, 0].sum(axis=1, keepdims=True) + 0.25)
 
 
-def test_wide_deep_table_gradients() -> None:
+def test_wide_deep_table_gradients_match_finite_differences() -> None:
     layer, features = WideDeepTable(7, 2, 3), _features()
 
     def both() -> Tensor:
@@ -196,7 +196,7 @@ def test_wide_deep_table_gradients() -> None:
 
 
 @pytest.mark.parametrize("part", [0, 1])
-def test_wide_deep_table_gradients_where_one_part_is_not_used(part: int) -> None:
+def test_wide_deep_table_gradients_are_right_when_one_part_is_unused(part: int) -> None:
     layer, features = WideDeepTable(7, 2, 3), _features()
     check_gradients(layer.variables[:1], lambda: weighted_sum(layer(features)[part]))
 
@@ -213,7 +213,7 @@ def test_cross_gradients_reach_both_inputs(size: int, rank: int | None) -> None:
     check_gradients(start.variables + layer.variables, forward)
 
 
-def test_gradients_that_are_one_number_for_all_reach_what_is_behind_vectors() -> None:
+def test_broadcast_output_gradients_reach_layers_with_vector_kernels() -> None:
     """Sums hand on broadcast arrays (strides 0), from which kernels cannot read rows as vectors."""
     start, layer, features = Dense(9, input_size=2), Cross(9), _features()
     table, embedding = WideDeepTable(7, 2, 9), Embedding([3, 4], 9, name="alone")
@@ -228,7 +228,7 @@ def test_gradients_that_are_one_number_for_all_reach_what_is_behind_vectors() ->
     check_gradients(embedding.variables, forward)
 
 
-def test_cross_names_inputs_of_other_widths() -> None:
+def test_cross_refuses_inputs_of_wrong_width() -> None:
     one, other = np.ones((2, 3), np.float32), np.ones((2, 4), np.float32)
     with pytest.raises(InvalidArgumentError, match=r"each \[n, 3\], got x0 of shape \(2, 4\)"):
         Cross(3)((other, one))
@@ -236,7 +236,7 @@ def test_cross_names_inputs_of_other_widths() -> None:
         Cross(3)((one, other))
 
 
-def test_cross_multiplies_with_the_start() -> None:
+def test_cross_multiplies_projection_with_first_input() -> None:
     layer = Cross(3)
     first, last = RANDOM.normal(size=(2, 4, 3)).astype(np.float32)
     kernel, bias = (variable.numpy() for variable in layer.variables)
@@ -251,7 +251,7 @@ def test_interaction_gradients_flow_to_its_inputs(kind: Any) -> None:
     check_gradients(start.variables, lambda: weighted_sum(layer(start(inputs))))
 
 
-def test_numeric_embedding_scales_vectors() -> None:
+def test_numeric_embedding_scales_vectors_by_numbers() -> None:
     layer = NumericEmbedding(2, 3)
     numbers = RANDOM.normal(size=(5, 2)).astype(np.float32)
     table = layer.variables[0].numpy()
@@ -278,26 +278,28 @@ def test_numeric_embedding_gradients_flow_to_its_inputs() -> None:
         (lambda: Cross(3), np.ones((5, 3)), r"takes \(x0, x\), two matrices, got ndarray"),
     ],
 )
-def test_what_is_no_matrix_of_numbers_is_refused(layer: Any, inputs: Any, message: str) -> None:
+def test_layer_inputs_that_are_no_number_matrix_are_refused(
+    layer: Any, inputs: Any, message: str
+) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
         layer()(inputs)
 
 
-def test_interaction_takes_numbers_of_any_dtype() -> None:
+def test_interaction_accepts_arrays_of_any_dtype() -> None:
     layer = Interaction(3, 2)
     vectors = np.arange(6).reshape(1, 6)
     for dtype in (np.int32, np.float16, np.float64):
         np.testing.assert_array_equal(layer(vectors.astype(dtype)).value, [[3, 5, 23]])
 
 
-def test_interaction_takes_tensors_of_any_dtype_and_layout() -> None:
+def test_interaction_accepts_tensors_of_any_dtype_and_layout() -> None:
     vectors = np.arange(12.0).reshape(2, 6)
     for value in (vectors, np.asfortranarray(vectors, np.float32)):
         found = Interaction(3, 2)(Tensor(value))
         np.testing.assert_array_equal(found.value, [[3, 5, 23], [111, 137, 179]])
 
 
-def test_concatenation_hands_each_part_its_gradient() -> None:
+def test_concatenate_passes_each_part_its_gradient() -> None:
     layers = [Dense(2, input_size=3, name="a"), Dense(1, input_size=3, name="b")]
     inputs = RANDOM.normal(size=(4, 3)).astype(np.float32)
     variables = [variable for layer in layers for variable in layer.variables]
@@ -315,12 +317,14 @@ def test_concatenation_hands_each_part_its_gradient() -> None:
         (lambda: Cross(3, 0), "rank must be a positive integer, got 0"),
     ],
 )
-def test_products_that_cannot_be_are_refused(make: Callable[[], Any], message: str) -> None:
+def test_invalid_interaction_and_cross_arguments_are_refused(
+    make: Callable[[], Any], message: str
+) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
         make()
 
 
-def test_concatenate_takes_arrays_and_names_what_does_not_fit() -> None:
+def test_concatenate_accepts_arrays_and_refuses_mismatched_inputs() -> None:
     layer = Dense(2, input_size=3)
     inputs = np.ones((4, 3), np.float64)
     with GradientTape() as tape:
@@ -345,7 +349,7 @@ def test_concatenate_takes_arrays_and_names_what_does_not_fit() -> None:
         lambda x: Interaction(3, 1)(x),
     ],
 )
-def test_a_variable_that_is_given_to_a_layer_has_a_gradient(compute: Callable[[Any], Any]) -> None:
+def test_variable_given_to_layer_as_input_has_gradient(compute: Callable[[Any], Any]) -> None:
     x = Variable(np.ones((2, 3), np.float32), name="x")
     with GradientTape() as tape:
         loss = np.sum(compute(x))

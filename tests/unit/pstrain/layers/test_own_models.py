@@ -54,7 +54,7 @@ class Scaled(Model):
 NAMES = ["table", "out/kernel", "out/bias", "scale", "half_0", "half_1", "lookup"]
 
 
-def test_whatever_a_step_may_train_is_a_variable_of_the_model(tmp_path: pathlib.Path) -> None:
+def test_model_variables_include_layers_and_variables_in_attributes(tmp_path: pathlib.Path) -> None:
     model = Scaled(SCHEMA)
     assert [variable.name.split("/keys")[0] for variable in model.variables] == NAMES
     with GradientTape() as tape:
@@ -82,7 +82,7 @@ class Net(Layer):
         return self.inner[1](self.inner[0](inputs)) * self.scale
 
 
-def test_a_layer_of_layers_is_called_trained_and_saved(tmp_path: pathlib.Path) -> None:
+def test_nested_layer_can_be_called_trained_and_saved(tmp_path: pathlib.Path) -> None:
     net, inputs = Net(), np.ones((5, 3), np.float32)
     before = np.asarray(net(inputs))
     for _ in range(3):
@@ -96,7 +96,7 @@ def test_a_layer_of_layers_is_called_trained_and_saved(tmp_path: pathlib.Path) -
     np.testing.assert_array_equal(np.asarray(again(inputs)), after)
 
 
-def test_what_attributes_have_is_frozen_with_a_layer_and_a_model() -> None:
+def test_trainable_false_freezes_variables_in_attributes() -> None:
     net, model = Net(), Scaled(SCHEMA)
     for each, count in ((net, 5), (model, 6)):
         trained = len(_trained(each))
@@ -108,7 +108,7 @@ def test_what_attributes_have_is_frozen_with_a_layer_and_a_model() -> None:
     assert [variable.name for variable in _trained(net)] == ["b/kernel", "b/bias", "scale"]
 
 
-def test_pairs_of_gradients_reach_the_layers_of_a_layer() -> None:
+def test_apply_gradients_reaches_variables_of_nested_layers() -> None:
     net, inputs = Net(), np.ones((5, 3), np.float32)
     before = [variable.numpy() for variable in net.weights]
     with GradientTape() as tape:
@@ -135,7 +135,7 @@ class Linear(Model):
         return features.dense @ self.weights_of_columns
 
 
-def test_a_model_may_have_variables_alone() -> None:
+def test_model_with_variables_and_without_layers_trains() -> None:
     model = Linear(SCHEMA)
     rows = _rows()
     rows["label"] = (rows["x"] > 0).astype(np.int64)
@@ -150,6 +150,6 @@ class Empty(Linear):
         Model.__init__(self, schema)
 
 
-def test_a_model_without_variables_is_told_what_it_lacks() -> None:
+def test_model_without_variables_is_refused_with_remedy() -> None:
     with pytest.raises(FailedPreconditionError, match=r"Empty has no variables: .*self\.layers"):
         Empty(SCHEMA).predict(_rows())

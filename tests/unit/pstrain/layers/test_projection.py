@@ -21,7 +21,7 @@ FIELDS, VALUES, DIM, UNITS = 3, 6, 8, 80
 
 
 @pytest.fixture(autouse=True)
-def _used_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def _memory_filled_with_nan(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fills uninitialised memory with NaN, so that no result can depend on its content."""
     monkeypatch.setattr(buffers, "empty", lambda shape: np.full(shape, np.nan, np.float32))
 
@@ -65,7 +65,7 @@ def _step(
 @pytest.mark.parametrize("parts", ["both", "deep", "wide"])
 @pytest.mark.parametrize("dense", [0, 2])
 @pytest.mark.parametrize("by_field", [False, True])
-def test_values_and_gradients_agree_with_the_two_layers(
+def test_projection_agrees_with_table_and_dense_layer(
     parts: str, dense: int, by_field: bool
 ) -> None:
     layers, features = _layers(dense, by_field), _features(dense=dense)
@@ -80,7 +80,7 @@ def test_values_and_gradients_agree_with_the_two_layers(
         np.testing.assert_allclose(ours.gradient, theirs.gradient, rtol=1e-4, atol=1e-6)
 
 
-def test_a_row_in_no_vectors_is_declined() -> None:
+def test_projection_declines_units_that_fill_no_vectors() -> None:
     table, _, _ = _layers()
     odd = Dense(UNITS + 1, "relu", input_size=FIELDS * DIM + 2, name="odd")
     features = _features()
@@ -88,7 +88,7 @@ def test_a_row_in_no_vectors_is_declined() -> None:
     assert project(table, values[0], odd, values[1], features) is None
 
 
-def test_it_declines_where_it_would_not_pay() -> None:
+def test_projection_declines_small_or_unsuitable_inputs() -> None:
     table, first, last = _layers()
     features = _features()
     values = [layer.parameters.fetch(layer.requests(features)) for layer in (table, first, last)]
@@ -119,7 +119,7 @@ def _embedding_step(
     return float(loss), tape.gradients(loss)
 
 
-def test_memory_is_cleared_for_rows_of_several_fields_alone(
+def test_gradient_memory_is_cleared_only_for_rows_shared_by_fields(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     _, first, last = _layers(dense=0)
@@ -139,7 +139,9 @@ def test_memory_is_cleared_for_rows_of_several_fields_alone(
 
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("by_field", [False, True])
-def test_embedding_alone_agrees_with_the_two_layers(shared: bool, by_field: bool) -> None:
+def test_embedding_projection_agrees_with_embedding_and_dense_layer(
+    shared: bool, by_field: bool
+) -> None:
     _, first, last = _layers(dense=0)
     table = Embedding([VALUES] * FIELDS, DIM, by_field=by_field)
     features = _features(dense=0)

@@ -19,7 +19,7 @@ def entry(key: PartKey, ended: bool = True) -> Entry:
     return Entry(*key, {"value": ""} if ended else None)
 
 
-def test_what_is_held_is_given_out_once() -> None:
+def test_held_payload_is_committed_once() -> None:
     commits: Commits[str] = Commits()
     for _ in range(2):
         commits.prepare("t", KEY, "payload")
@@ -29,7 +29,7 @@ def test_what_is_held_is_given_out_once() -> None:
     assert commits.commit("t", KEY) is None
 
 
-def test_a_part_is_decided_once_and_marks_of_a_reader_replace_older() -> None:
+def test_part_is_decided_once_and_newer_reader_marks_replace_older() -> None:
     commits: Commits[str] = Commits()
     assert commits.decide("t", KEY, [entry(KEY)], [{"reader": "r", "marks": [[0, 0, 5, False]]}])
     assert not commits.decide("t", KEY, [entry(KEY)], [])
@@ -40,7 +40,7 @@ def test_a_part_is_decided_once_and_marks_of_a_reader_replace_older() -> None:
     assert report.rows == {"r": {"reader": "r", "marks": [[1, 0, 2, True]]}}
 
 
-def test_notes_of_a_closure_are_kept_until_it_has_ended() -> None:
+def test_notes_of_closure_are_kept_until_it_has_ended() -> None:
     commits: Commits[str] = Commits()
     parts = [PartKey(4, 0, part) for part in range(4)]
     noted = [Entry(*part, None, 0, str(part.part)) for part in parts]
@@ -73,7 +73,7 @@ def test_notes_of_closures_that_ended_elsewhere_are_bounded(
     assert sizes == {62: 30, 63: 60}
 
 
-def test_marks_of_readers_of_epochs_long_past_are_forgotten() -> None:
+def test_marks_of_readers_of_old_epochs_are_forgotten() -> None:
     commits: Commits[str] = Commits()
     for closure in range(READERS_KEPT + 10):
         key, names = PartKey(closure, 0, 0), ("always", f"epoch {closure}")
@@ -84,7 +84,7 @@ def test_marks_of_readers_of_epochs_long_past_are_forgotten() -> None:
     assert "epoch 0" not in rows
 
 
-def test_a_fenced_trainer_is_refused_and_what_it_left_is_completed_or_dropped() -> None:
+def test_fenced_trainer_is_refused_and_its_held_parts_are_completed_or_dropped() -> None:
     commits: Commits[str] = Commits()
     undecided = PartKey(5, 0, 0)
     commits.prepare("t", KEY, "decided elsewhere")
@@ -103,14 +103,14 @@ def test_a_fenced_trainer_is_refused_and_what_it_left_is_completed_or_dropped() 
     assert commits.counts()["held"] == 0
 
 
-def test_a_trainer_that_never_came_is_fenced_too() -> None:
+def test_unknown_trainer_can_be_fenced() -> None:
     commits: Commits[str] = Commits()
     assert commits.fence("t") == ([], [], {})
     with pytest.raises(AbortedError):
         commits.prepare("t", KEY, "")
 
 
-def test_memory_is_bounded_by_the_mark_and_by_number() -> None:
+def test_decided_entries_are_bounded_by_low_water_mark_and_count() -> None:
     commits: Commits[str] = Commits()
     running = PartKey(0, 0, 0)
     commits.decide("t", running, [entry(running, ended=False)])
@@ -124,7 +124,7 @@ def test_memory_is_bounded_by_the_mark_and_by_number() -> None:
     assert commits.counts() == {"held": 0, "aborted": 0, "decided": 0, "ledger_blocks": 1}
 
 
-def test_a_restored_server_still_refuses_a_fenced_trainer() -> None:
+def test_restored_server_still_refuses_fenced_trainer() -> None:
     old, new = Commits[str](), Commits[str]()
     old.decide("u", KEY, [entry(KEY)])
     old.fence("t")
@@ -134,7 +134,7 @@ def test_a_restored_server_still_refuses_a_fenced_trainer() -> None:
         new.prepare("t", KEY, "")
 
 
-def test_messages_of_an_earlier_try_or_of_an_aborted_one_are_late() -> None:
+def test_messages_of_earlier_or_aborted_try_are_ignored() -> None:
     commits: Commits[str] = Commits()
     commits.prepare("t", KEY, "refused elsewhere", 0)
     commits.abort("t", KEY, 0)
@@ -146,7 +146,7 @@ def test_messages_of_an_earlier_try_or_of_an_aborted_one_are_late() -> None:
     assert commits.commit("u", KEY) == "without who was refused"
 
 
-def test_what_was_aborted_is_forgotten_with_its_closure() -> None:
+def test_abort_is_forgotten_with_its_closure() -> None:
     commits: Commits[str] = Commits()
     commits.abort("t", KEY)
     assert commits.counts()["aborted"] == 1
@@ -157,7 +157,7 @@ def test_what_was_aborted_is_forgotten_with_its_closure() -> None:
 SERVERS = 3
 
 
-class Protocol(RuleBasedStateMachine):
+class CommitProtocol(RuleBasedStateMachine):
     """Trainers that stop at any message, repeat any, and come back late; a coordinator that fences.
 
     Every part changes all three servers; server ``closure % 3`` is its home.
@@ -239,5 +239,5 @@ class Protocol(RuleBasedStateMachine):
                 assert sum(key in applied for applied in self.applied) in (0, SERVERS)
 
 
-TestProtocol = Protocol.TestCase
-TestProtocol.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestCommitProtocol = CommitProtocol.TestCase
+TestCommitProtocol.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

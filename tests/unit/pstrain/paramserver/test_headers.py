@@ -78,6 +78,7 @@ WELL_FORMED: list[tuple[dict[str, Any], list[Any]]] = [
     (PUSH, [IDS, ROWS]),
     (ASSIGN, [ROWS]),
     (SCATTER, [IDS, ROWS]),
+    ({"kind": "change", "changes": [ASSIGN, ASSIGN]}, [ROWS, ROWS]),
     (
         {"kind": "claim", "items": [[3, 0, 1]], "is_training": True},
         [*(np.array([n], np.int64) for n in (77, 0, 8)), np.ones(1, np.uint8)],
@@ -128,7 +129,7 @@ def ask(store: Store, header: dict[str, Any], arrays: list[Any]) -> dict[str, An
     return answer(store, Call(header, None if body is None else body.to_buffer()))[0]
 
 
-def stands(store: Store) -> Any:
+def contents_of(store: Store) -> Any:
     """Returns all that a request may change, except the low-water mark of ended closures."""
     shards = [(shard.spec, shard.version, shard.slab.tobytes()) for shard in store.shards()]
     ledger = {**store.ledger_state(), "low_water": None}
@@ -149,7 +150,7 @@ def places(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
             yield from places(each, (*at, key))
 
 
-def test_every_request_has_a_shape_and_a_well_formed_one_is_done() -> None:
+def test_every_request_kind_has_a_schema_and_well_formed_requests_succeed() -> None:
     assert REQUESTS.keys() == _HANDLERS.keys()
     assert {header["kind"] for header, _ in WELL_FORMED} == REQUESTS.keys() - WITH_FILES
     for header, arrays in WELL_FORMED:
@@ -158,7 +159,7 @@ def test_every_request_has_a_shape_and_a_well_formed_one_is_done() -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(st.data())
-def test_a_malformed_request_changes_nothing(data: st.DataObject) -> None:
+def test_malformed_request_changes_nothing(data: st.DataObject) -> None:
     header, arrays = copy.deepcopy(data.draw(st.sampled_from(WELL_FORMED)))
     *path, last = data.draw(st.sampled_from(list(places(header))))
     holder: Any = header
@@ -169,15 +170,15 @@ def test_a_malformed_request_changes_nothing(data: st.DataObject) -> None:
     else:
         holder[last] = data.draw(JSON)
     store = new_store()
-    before = stands(store)
+    before = contents_of(store)
     try:
         reply = ask(store, header, arrays)
     except DataServiceError:
-        assert stands(store) == before
+        assert contents_of(store) == before
         return
     # The reply to ``both`` carries the error of a first request that is refused alone.
     if header["kind"] == "both" and "error" in reply["first"]:
-        assert stands(store) == before
+        assert contents_of(store) == before
 
 
 @pytest.mark.parametrize(
@@ -197,30 +198,30 @@ def test_a_malformed_request_changes_nothing(data: st.DataObject) -> None:
         ("push", {"iterations": [1, 0]}, "cannot count an optimizer's iterations"),
     ],
 )
-def test_the_error_names_the_field_and_its_value(
+def test_error_names_malformed_field_and_its_value(
     kind: str, changed: Mapping[str, Any], named: str
 ) -> None:
     header, arrays = next(pair for pair in WELL_FORMED if pair[0]["kind"] == kind)
     store = new_store()
-    before = stands(store)
+    before = contents_of(store)
     with pytest.raises(InvalidArgumentError, match=named):
         ask(store, {**header, **changed}, arrays)
-    assert stands(store) == before
+    assert contents_of(store) == before
 
 
-def test_a_long_value_is_shown_in_part() -> None:
+def test_long_value_is_abbreviated_in_error() -> None:
     with pytest.raises(InvalidArgumentError, match=r"got 'x{100,250}\.\.\.: have the program"):
         check_header(REQUESTS, "pull", {"items": "x" * 1000})
 
 
 @pytest.mark.parametrize("action", sorted(ACTIONS))
 @pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"session": 3}'])
-def test_a_malformed_action_is_refused(action: str, body: bytes) -> None:
+def test_malformed_action_is_refused(action: str, body: bytes) -> None:
     with pytest.raises(DataServiceError):
         _request(action, body)
 
 
-def test_what_cannot_be_made_does_not_take_an_id() -> None:
+def test_failed_create_does_not_use_up_the_variable_id() -> None:
     store = Store()
     wrong: VariableSpec = make_spec(initializer=InitializerSpec(name="unheard of"))
     for spec in (wrong, wrong, TABLE):

@@ -46,7 +46,7 @@ def kept_bytes(shard: Shard) -> int:
     return sum(snapshot.kept_bytes for snapshot in shard._watchers.snapshots)
 
 
-def test_what_is_dropped_keeps_nothing(store: Store) -> None:
+def test_dropped_snapshot_keeps_no_rows(store: Store) -> None:
     take(store)
     assert store.snapshots == 1
     assert kept_bytes(store.shard(1, 0)) > 0
@@ -57,7 +57,7 @@ def test_what_is_dropped_keeps_nothing(store: Store) -> None:
 
 
 @pytest.mark.parametrize("was_taken", [True, False])
-def test_a_request_that_comes_after_its_drop_takes_nothing(store: Store, was_taken: bool) -> None:
+def test_snapshot_request_after_its_drop_is_refused(store: Store, was_taken: bool) -> None:
     if was_taken:
         take(store)
     ask(store, kind="drop", snapshot="s")
@@ -71,7 +71,7 @@ def test_a_request_that_comes_after_its_drop_takes_nothing(store: Store, was_tak
     assert store.snapshots == 1
 
 
-def test_a_drop_while_the_snapshot_waits_or_is_taken(
+def test_drop_while_snapshot_is_being_taken_leaves_no_snapshot(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The drop comes as late as possible: rows are held, but the snapshot is not registered yet."""
@@ -89,7 +89,7 @@ def test_a_drop_while_the_snapshot_waits_or_is_taken(
     assert kept_bytes(store.shard(1, 0)) == 0
 
 
-def test_a_drop_while_the_request_waits_for_its_turn(store: Store) -> None:
+def test_drop_while_snapshot_request_waits_for_lock_leaves_no_snapshot(store: Store) -> None:
     errors: list[NotFoundError] = []
 
     def late() -> None:
@@ -136,7 +136,7 @@ class Network:
         return replies
 
 
-def test_the_next_snapshot_tells_of_ends_that_were_not_heard(store: Store) -> None:
+def test_next_snapshot_repeats_drops_that_did_not_reach_server(store: Store) -> None:
     other = Store()
     network = Network([store, other])
     first = RemoteSnapshot(network, {"v": SPEC}, None)
@@ -154,7 +154,7 @@ def test_the_next_snapshot_tells_of_ends_that_were_not_heard(store: Store) -> No
     assert [store.snapshots, other.snapshots] == [0, 0]
 
 
-def test_ends_that_cannot_be_told_are_not_collected_for_ever(store: Store) -> None:
+def test_undelivered_drops_are_bounded(store: Store) -> None:
     network = Network([store, Store()])
     network.is_broken = lambda _ps, header: header["kind"] == "drop"
     for _ in range(100):
@@ -163,7 +163,7 @@ def test_ends_that_cannot_be_told_are_not_collected_for_ever(store: Store) -> No
     assert store.snapshots == 1
 
 
-def test_each_row_that_was_trained_is_saved_with_its_key() -> None:
+def test_trained_rows_are_saved_with_their_keys_when_save_takes_no_barrier() -> None:
     """The save takes no barrier, as in V1: workers go on while servers are asked in turn."""
     keys = make_spec(
         100, 1, id=7, shape=(100,), dtype="int64", initializer=initializers.constant(NO_KEY)

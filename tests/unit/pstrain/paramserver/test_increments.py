@@ -1,4 +1,4 @@
-"""Incremental saves of tables: each checkpoint restores its moment, whatever others become."""
+"""Incremental saves of tables: each checkpoint restores its values, even without earlier ones."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def columns(shard: Shard) -> list[np.ndarray]:
     return [shard.slab[:, a:b].copy() for a, b in itertools.pairwise(edges)]
 
 
-class Saving:
+class IncrementalSaves:
     """A program that saves a table of one shard from time to time."""
 
     def __init__(self, folder: str, shard: Shard) -> None:
@@ -115,10 +115,10 @@ ACTIONS = ["save", "fail", *["adagrad", "assign", "scatter"] * 3, *KINDS]
 
 @settings(max_examples=30, deadline=None)
 @given(actions=st.lists(st.sampled_from(ACTIONS), max_size=25), cut=st.integers(1, ROWS - 1))
-def test_each_save_gives_back_its_moment(actions: list[str], cut: int) -> None:
+def test_each_incremental_save_restores_values_of_its_moment(actions: list[str], cut: int) -> None:
     chance = np.random.default_rng(len(actions))
     with tempfile.TemporaryDirectory() as folder:
-        saving = Saving(folder, Shard(make_spec(ROWS, 3), 0))
+        saving = IncrementalSaves(folder, Shard(make_spec(ROWS, 3), 0))
         changed = ids(0)
 
         def change_again() -> None:
@@ -133,8 +133,8 @@ def test_each_save_gives_back_its_moment(actions: list[str], cut: int) -> None:
             check(base, expected, (cut,))
 
 
-def trained(folder: pathlib.Path, saves: int = 1) -> Saving:
-    saving = Saving(str(folder), Shard(make_spec(ROWS, 3), 0))
+def trained_saves(folder: pathlib.Path, saves: int = 1) -> IncrementalSaves:
+    saving = IncrementalSaves(str(folder), Shard(make_spec(ROWS, 3), 0))
     saving.shard.update(ADAGRAD, None, ones(ROWS))
     for number in range(saves):
         saving.shard.update(ADAGRAD, ids(number, 300 + number), ones(2))
@@ -142,8 +142,8 @@ def trained(folder: pathlib.Path, saves: int = 1) -> Saving:
     return saving
 
 
-def test_only_what_changed_is_written(tmp_path: pathlib.Path) -> None:
-    saving = trained(tmp_path, saves=3)
+def test_incremental_save_writes_changed_rows_only(tmp_path: pathlib.Path) -> None:
+    saving = trained_saves(tmp_path, saves=3)
     base = saving.base
     assert base is not None
     (part,) = base.shards
@@ -153,16 +153,18 @@ def test_only_what_changed_is_written(tmp_path: pathlib.Path) -> None:
     assert max(file.stat().st_size for file in changed) < whole.stat().st_size / 4
 
 
-def test_nothing_new_is_written_where_nothing_changed(tmp_path: pathlib.Path) -> None:
-    saving = trained(tmp_path)
+def test_save_without_changes_writes_no_new_files(tmp_path: pathlib.Path) -> None:
+    saving = trained_saves(tmp_path)
     first, again = saving.base, saving.save()
     assert first is not None
     assert again == first.shards[0]
     check(*saving.saves[-1], ())
 
 
-def test_a_checkpoint_needs_none_of_those_before(tmp_path: pathlib.Path) -> None:
-    saving = trained(tmp_path, saves=4)
+def test_incremental_checkpoint_restores_after_earlier_ones_are_deleted(
+    tmp_path: pathlib.Path,
+) -> None:
+    saving = trained_saves(tmp_path, saves=4)
     for number in (1, 2, 3):
         shutil.rmtree(tmp_path / f"ckpt-{number}")
     check(*saving.saves[-1], (200,))
@@ -170,8 +172,8 @@ def test_a_checkpoint_needs_none_of_those_before(tmp_path: pathlib.Path) -> None
     assert len(saving.save().changes) == 4
 
 
-def test_a_save_that_failed_is_not_built_on(tmp_path: pathlib.Path) -> None:
-    saving = trained(tmp_path)
+def test_uncommitted_save_is_not_used_as_base(tmp_path: pathlib.Path) -> None:
+    saving = trained_saves(tmp_path)
     saving.shard.update(ADAGRAD, ids(17), ones(1))
     saving.save(is_committed=False)
     shutil.rmtree(tmp_path / "ckpt-2")
@@ -181,12 +183,12 @@ def test_a_save_that_failed_is_not_built_on(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "why", ["much changed", "other slots", "no links", "one is gone", "forgot"]
+    "why", ["much changed", "other slots", "no links", "odd links", "one is gone", "forgot"]
 )
-def test_all_rows_are_written_where_changes_will_not_do(
+def test_all_rows_are_written_when_incremental_save_is_not_possible(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, why: str
 ) -> None:
-    saving = trained(tmp_path, saves=2)
+    saving = trained_saves(tmp_path, saves=2)
     before = {path: path.read_bytes() for path in tmp_path.rglob("*.arrow")}
     match why:
         case "much changed":
@@ -220,17 +222,17 @@ def test_all_rows_are_written_where_changes_will_not_do(
     check(*saving.saves[-1], ())
 
 
-def test_files_that_are_there_are_never_written_to(tmp_path: pathlib.Path) -> None:
-    saving = trained(tmp_path)
+def test_existing_checkpoint_files_are_never_overwritten(tmp_path: pathlib.Path) -> None:
+    saving = trained_saves(tmp_path)
     snapshot = saving.shard.snapshot()
     with pytest.raises(ResourceExhaustedError, match="exists"):
         checkpoint.write(str(tmp_path / "ckpt-1"), [(NAME, snapshot)], "ps0")
     check(*saving.saves[0], ())
 
 
-def test_rows_are_counted_from_the_first_of_the_variable(tmp_path: pathlib.Path) -> None:
+def test_changed_rows_are_numbered_from_first_row_of_variable(tmp_path: pathlib.Path) -> None:
     spec = make_spec(ROWS, 3, cuts=(300,))
-    saving = Saving(str(tmp_path), Shard(spec, 1))
+    saving = IncrementalSaves(str(tmp_path), Shard(spec, 1))
     saving.save()
     saving.shard.scatter("add", ids(350, 699), ones(2))
     assert len(saving.save().changes) == 1
@@ -241,7 +243,7 @@ def test_rows_are_counted_from_the_first_of_the_variable(tmp_path: pathlib.Path)
 
 
 @pytest.mark.parametrize("swaps", [False, True])
-def test_a_name_that_is_another_variables_now_is_not_built_on(
+def test_save_under_name_now_used_by_another_variable_is_not_incremental(
     tmp_path: pathlib.Path, swaps: bool
 ) -> None:
     class Model:
@@ -263,7 +265,7 @@ def test_a_name_that_is_another_variables_now_is_not_built_on(
                 np.testing.assert_array_equal(variable.numpy(), value)
 
 
-def test_a_save_builds_on_what_was_newest_when_its_values_were_held(
+def test_base_of_save_is_newest_checkpoint_when_its_snapshot_was_taken(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with local_parameters():
@@ -286,8 +288,8 @@ def test_a_save_builds_on_what_was_newest_when_its_values_were_held(
         np.testing.assert_array_equal(table.numpy(), expected)
 
 
-def test_changes_end_where_they_are_half_a_table(tmp_path: pathlib.Path) -> None:
-    saving = trained(tmp_path)
+def test_all_rows_are_written_when_changes_exceed_half_of_table(tmp_path: pathlib.Path) -> None:
+    saving = trained_saves(tmp_path)
     counts = []
     for number in range(12):
         rows = np.arange(60) + 10 * number
@@ -298,8 +300,8 @@ def test_changes_end_where_they_are_half_a_table(tmp_path: pathlib.Path) -> None
         check(base, expected, (123,))
 
 
-def test_damaged_changes_are_noticed_before_any_row_changes(tmp_path: pathlib.Path) -> None:
-    base = trained(tmp_path, saves=3).base
+def test_damaged_change_file_is_detected_before_any_row_changes(tmp_path: pathlib.Path) -> None:
+    base = trained_saves(tmp_path, saves=3).base
     assert base is not None
     file = tmp_path / "ckpt-3" / base.shards[0].changes[1].file
     data = bytearray(file.read_bytes())
@@ -313,8 +315,8 @@ def test_damaged_changes_are_noticed_before_any_row_changes(tmp_path: pathlib.Pa
         np.testing.assert_array_equal(to[0][1].slab, initial)
 
 
-def test_the_form_in_a_manifest(tmp_path: pathlib.Path) -> None:
-    base = trained(tmp_path, saves=3).base
+def test_base_survives_manifest_json_and_refuses_paths_outside(tmp_path: pathlib.Path) -> None:
+    base = trained_saves(tmp_path, saves=3).base
     assert base is not None
     assert Base.from_json(base.to_json()) == base
     assert Base.from_json(None) is None
@@ -332,7 +334,7 @@ def test_the_form_in_a_manifest(tmp_path: pathlib.Path) -> None:
     st.integers(0, 40),
     st.integers(0, 40),
 )
-def test_marked_rows_are_those_that_were_added(
+def test_marked_rows_equal_added_rows(
     row_start: int, added: list[tuple[bool, int, int]], one: int, other: int
 ) -> None:
     changed, expected = ChangedRows(row_start, 41), np.zeros(41, bool)
@@ -354,7 +356,7 @@ def test_marked_rows_are_those_that_were_added(
     )
 
 
-def test_moments_are_known_for_a_while() -> None:
+def test_changes_since_recent_moments_are_known_and_older_moments_forgotten() -> None:
     changed = ChangedRows(0, 9)
     assert changed.next_moment("0", None) is None
     changed.add_rows(ids(1))
@@ -379,7 +381,9 @@ def test_moments_are_known_for_a_while() -> None:
 
 
 @given(st.lists(st.integers(0, 99)), st.integers(0, 99), st.integers(0, 99), st.integers(-50, 50))
-def test_marks_are_those_of_the_twin(rows: list[int], first: int, last: int, shift: int) -> None:
+def test_row_marks_match_reference_bit_array(
+    rows: list[int], first: int, last: int, shift: int
+) -> None:
     bits, twin = np.zeros(13, np.uint8), np.zeros(104, bool)
     marks.mark_rows(bits, shift, np.array(rows, np.int64) + shift)
     twin[rows] = True
@@ -389,16 +393,16 @@ def test_marks_are_those_of_the_twin(rows: list[int], first: int, last: int, shi
     assert marks.count_marked(bits) == twin.sum()
 
 
-def test_files_of_changes_are_bounded(
+def test_change_files_per_shard_are_bounded(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(increments, "_MOST_FILES", 2)
-    saving = trained(tmp_path, saves=4)
+    saving = trained_saves(tmp_path, saves=4)
     assert [len(base.shards[0].changes) for base, _ in saving.saves] == [0, 1, 2, 0]
 
 
-def test_what_is_written_again_counts_although_it_is_the_same(tmp_path: pathlib.Path) -> None:
-    saving = Saving(str(tmp_path), Shard(make_spec(ROWS, 3), 0))
+def test_size_beyond_base_counts_rewritten_files_but_not_links(tmp_path: pathlib.Path) -> None:
+    saving = IncrementalSaves(str(tmp_path), Shard(make_spec(ROWS, 3), 0))
     whole = saving.save()
     linked = saving.save()
     base, other = (each for each, _ in saving.saves)
@@ -408,7 +412,7 @@ def test_what_is_written_again_counts_although_it_is_the_same(tmp_path: pathlib.
     assert increments.size_beyond(saving.saves[-1][0].folder, [changed], other) == sum(
         change.size_bytes for change in changed.changes
     )
-    again = Saving(str(tmp_path / "again"), Shard(make_spec(ROWS, 3), 0))
+    again = IncrementalSaves(str(tmp_path / "again"), Shard(make_spec(ROWS, 3), 0))
     assert again.save().checksum == whole.checksum
     folder = again.saves[0][0].folder
     assert increments.size_beyond(folder, [whole], base) == whole.size_bytes

@@ -60,7 +60,7 @@ def asked(store: Store, message: Message) -> tuple[dict[str, Any], list[Any]]:
     return reply, body_arrays(late.to_buffer(), late.parts)
 
 
-def test_what_is_read_then_was_changed_first_and_once(store: Store) -> None:
+def test_pull_joined_to_decide_reads_values_after_the_change_applied_once(store: Store) -> None:
     for _ in range(2):
         reply, (rows, whole) = asked(store, both(decide(), PULL))
         np.testing.assert_array_equal(rows, np.ones((2, 2), np.float32))
@@ -70,7 +70,7 @@ def test_what_is_read_then_was_changed_first_and_once(store: Store) -> None:
     assert (reply["first"], len(arrays)) == ({}, 2)
 
 
-def test_what_is_refused_first_is_no_reason_not_to_read(store: Store) -> None:
+def test_pull_is_answered_when_joined_decide_is_refused(store: Store) -> None:
     reply, (rows, _) = asked(store, both(decide((9, 2)), PULL))
     with pytest.raises(InvalidArgumentError):
         messages.checked(reply["first"])
@@ -93,7 +93,7 @@ def test_what_is_refused_first_is_no_reason_not_to_read(store: Store) -> None:
         {"low_water": "0"},
     ],
 )
-def test_a_malformed_decision_is_refused_and_the_part_can_still_be_applied(
+def test_malformed_decide_is_refused_and_part_can_still_be_applied(
     store: Store, malformed: dict[str, Any]
 ) -> None:
     header, body = decide()
@@ -102,7 +102,7 @@ def test_a_malformed_decision_is_refused_and_the_part_can_still_be_applied(
     assert asked(store, (header, body))[0] == {"applied": True}
 
 
-def test_what_is_refused_then_was_decided_first(store: Store) -> None:
+def test_decide_is_applied_when_joined_pull_is_refused(store: Store) -> None:
     elsewhere: Message = ({"kind": "pull", "items": [[4, 0, WHOLE, -1]]}, None)
     reply, arrays = asked(store, both(decide(), elsewhere))
     assert messages.checked(reply["first"]) == {"applied": True}
@@ -117,14 +117,14 @@ def test_what_is_refused_then_was_decided_first(store: Store) -> None:
     ("first", "then"),
     [(PULL, PULL), (COMMIT, COMMIT), (both(COMMIT, PULL), PULL), (COMMIT, both(COMMIT, PULL))],
 )
-def test_other_pairs_are_refused_and_nothing_is_done(
+def test_unsupported_request_pairs_are_refused_without_effect(
     store: Store, first: Message, then: Message
 ) -> None:
     with pytest.raises(InvalidArgumentError, match="decide or commit, then to pull"):
         asked(store, both(first, then))
 
 
-def test_a_body_that_is_too_short_is_refused_and_nothing_is_done(store: Store) -> None:
+def test_too_short_body_is_refused_without_effect(store: Store) -> None:
     header, _ = both(decide(), PULL)
     with pytest.raises(DataLossError, match="expected 16 and more"):
         answer(store, Call(header, LateBody.of([IDS[:1]]).to_buffer()))  # type: ignore[union-attr]
@@ -138,7 +138,7 @@ COUNTS = st.lists(st.integers(0, 40), max_size=3)
 
 
 @given(COUNTS, COUNTS, st.booleans())
-def test_arrays_of_two_requests_are_told_apart(
+def test_joined_body_is_split_into_arrays_of_each_request(
     first: list[int], second: list[int], in_pieces: bool
 ) -> None:
     mine = [np.arange(count, dtype=np.int64) for count in first]

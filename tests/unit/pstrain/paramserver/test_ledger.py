@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pstrain.paramserver.ledger import Ledger
 
 
-def test_a_change_is_new_once() -> None:
+def test_each_change_is_claimed_once() -> None:
     ledger = Ledger()
     assert ledger.claim(5, 0)
     assert not ledger.claim(5, 0)
@@ -18,7 +18,7 @@ def test_a_change_is_new_once() -> None:
     assert ledger.claim(4, 0)
 
 
-def test_closures_below_the_mark_are_late_and_forgotten() -> None:
+def test_closures_below_low_water_mark_are_refused_and_forgotten() -> None:
     ledger = Ledger()
     for closure in range(2000):
         ledger.claim(closure, 0)
@@ -33,7 +33,7 @@ def test_closures_below_the_mark_are_late_and_forgotten() -> None:
     assert not ledger.claim(3, 7)
 
 
-def test_a_restored_ledger_knows_both_pasts() -> None:
+def test_restored_ledger_keeps_saved_and_own_claims() -> None:
     old, new = Ledger(), Ledger()
     old.claim(1, 0)
     old.claim(9, 2)
@@ -55,7 +55,9 @@ _STEPS = st.one_of(
 
 
 @given(steps=st.lists(_STEPS, max_size=40))
-def test_no_change_is_claimed_twice(steps: list[tuple[str, int, int]]) -> None:
+def test_ledger_matches_set_of_claims_over_advances_and_restarts(
+    steps: list[tuple[str, int, int]],
+) -> None:
     ledger, claimed, mark = Ledger(), set(), 0
     for kind, first, second in steps:
         if kind == "claim":

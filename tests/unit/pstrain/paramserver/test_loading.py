@@ -26,12 +26,12 @@ NAME = "m/table"
 
 
 @pytest.fixture(autouse=True)
-def _tables_of_many_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+def _tables_in_many_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoint, "SMALL_BYTES", 0)
     monkeypatch.setattr(output_file, "PIECE_BYTES", 8192)
 
 
-def trained(cuts: tuple[int, ...] = ()) -> list[Shard]:
+def trained_shards(cuts: tuple[int, ...] = ()) -> list[Shard]:
     spec = make_spec(ROWS, 3, cuts=cuts)
     shards = [Shard(spec, index) for index in range(len(spec.shards))]
     for shard in shards:
@@ -39,14 +39,14 @@ def trained(cuts: tuple[int, ...] = ()) -> list[Shard]:
     return shards
 
 
-def written(folder: pathlib.Path, shards: list[Shard]) -> list[SavedShard]:
+def write_shards(folder: pathlib.Path, shards: list[Shard]) -> list[SavedShard]:
     return [
         checkpoint.write(str(folder), [(NAME, shard.snapshot())], f"ps{index}").shards[0]
         for index, shard in enumerate(shards)
     ]
 
 
-def fresh(cuts: tuple[int, ...] = ()) -> VariableSpec:
+def fresh_spec(cuts: tuple[int, ...] = ()) -> VariableSpec:
     return make_spec(ROWS, 3, cuts=cuts, id=9, initializer=initializers.normal(seed=5))
 
 
@@ -62,11 +62,11 @@ def flip(path: pathlib.Path, position: int) -> None:
 
 @pytest.mark.parametrize("before", [(), (1000, 3999)])
 @pytest.mark.parametrize("after", [(), (2500,)])
-def test_what_was_staged_is_there_and_is_not_read_again(
+def test_staged_rows_are_restored_without_reading_files_again(
     tmp_path: pathlib.Path, before: tuple[int, ...], after: tuple[int, ...]
 ) -> None:
-    shards = trained(before)
-    saved, to = written(tmp_path, shards), targets(fresh(after))
+    shards = trained_shards(before)
+    saved, to = write_shards(tmp_path, shards), targets(fresh_spec(after))
     assert loading.can_stage(to, saved)
     staged = loading.stage(str(tmp_path), to, saved)
     for part in saved:
@@ -77,8 +77,10 @@ def test_what_was_staged_is_there_and_is_not_read_again(
     assert {shard.optimizer for _, shard in to} == {"adagrad"}
 
 
-def test_each_byte_is_read_once(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (part,) = written(tmp_path, trained())
+def test_staging_reads_each_byte_once(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (part,) = write_shards(tmp_path, trained_shards())
     read, count = os.preadv, 0
 
     def preadv(handle: int, into: Any, at: int) -> int:
@@ -87,14 +89,14 @@ def test_each_byte_is_read_once(tmp_path: pathlib.Path, monkeypatch: pytest.Monk
         return done
 
     monkeypatch.setattr(os, "preadv", preadv)
-    loading.stage(str(tmp_path), targets(fresh()), [part])
+    loading.stage(str(tmp_path), targets(fresh_spec()), [part])
     # Arrow reads the end of a file first, and may read its first bytes separately.
     assert part.size_bytes <= count <= part.size_bytes + 4 * output_file.PIECE_BYTES
 
 
 def test_rows_that_changed_since_they_were_staged_are_read_again(tmp_path: pathlib.Path) -> None:
-    shards = trained()
-    saved, to = written(tmp_path, shards), targets(fresh())
+    shards = trained_shards()
+    saved, to = write_shards(tmp_path, shards), targets(fresh_spec())
     staged = loading.stage(str(tmp_path), to, saved)
     to[0][1].update(ADAGRAD, ids(1, 7), ones(2))
     loading.read_into(str(tmp_path), to, saved, staged)
@@ -102,9 +104,9 @@ def test_rows_that_changed_since_they_were_staged_are_read_again(tmp_path: pathl
 
 
 @pytest.mark.parametrize("position", [0, 9000, 60_000, -1])
-def test_a_damaged_table_leaves_initial_values(tmp_path: pathlib.Path, position: int) -> None:
-    saved = written(tmp_path, trained((1000,)))
-    spec = fresh((2500,))
+def test_damaged_table_file_leaves_initial_values(tmp_path: pathlib.Path, position: int) -> None:
+    saved = write_shards(tmp_path, trained_shards((1000,)))
+    spec = fresh_spec((2500,))
     to, expected = targets(spec), [shard.slab.copy() for _, shard in targets(spec)]
     flip(tmp_path / saved[1].file, position)
     with pytest.raises(DataLossError, match=saved[1].file):
@@ -115,8 +117,8 @@ def test_a_damaged_table_leaves_initial_values(tmp_path: pathlib.Path, position:
 
 
 @pytest.mark.parametrize("fault", ["missing", "short", "sums", "not sums", "other sums"])
-def test_a_file_that_is_not_the_manifests_is_refused(tmp_path: pathlib.Path, fault: str) -> None:
-    (part,) = written(tmp_path, trained())
+def test_file_that_does_not_match_manifest_is_refused(tmp_path: pathlib.Path, fault: str) -> None:
+    (part,) = write_shards(tmp_path, trained_shards())
     path = tmp_path / part.file
     match fault:
         case "missing":
@@ -131,20 +133,20 @@ def test_a_file_that_is_not_the_manifests_is_refused(tmp_path: pathlib.Path, fau
             part = part._replace(sums="0" * len(part.sums))
     error = NotFoundError if fault == "missing" else DataLossError
     with pytest.raises(error, match="checksums" if fault == "not sums" else part.file):
-        loading.stage(str(tmp_path), targets(fresh()), [part])
+        loading.stage(str(tmp_path), targets(fresh_spec()), [part])
 
 
-def test_only_initial_rows_and_files_with_sums_are_staged(tmp_path: pathlib.Path) -> None:
-    saved, to = written(tmp_path, trained()), targets(fresh())
+def test_only_initial_rows_and_files_with_checksums_are_staged(tmp_path: pathlib.Path) -> None:
+    saved, to = write_shards(tmp_path, trained_shards()), targets(fresh_spec())
     assert not loading.can_stage(to, [part._replace(sums="") for part in saved])
     to[0][1].update(ADAGRAD, ids(1), ones(1))
     assert not loading.can_stage(to, saved)
-    given = Shard(fresh(), 0, np.zeros((ROWS, 3), np.float32))
+    given = Shard(fresh_spec(), 0, np.zeros((ROWS, 3), np.float32))
     assert not loading.can_stage([(NAME, given)], saved)
 
 
-def test_an_input_file_reads_like_a_file(tmp_path: pathlib.Path) -> None:
-    (part,) = written(tmp_path, trained())
+def test_input_file_supports_seek_tell_and_read(tmp_path: pathlib.Path) -> None:
+    (part,) = write_shards(tmp_path, trained_shards())
     data = (tmp_path / part.file).read_bytes()
     with InputFile(str(tmp_path), part) as file:
         for start, size in [(0, 8), (8190, 4), (5, 30_000), (len(data) - 3, 100), (0, -1)]:
@@ -165,9 +167,9 @@ class Server:
         answer(self.store, Call(header, None))
 
 
-def test_what_another_server_cannot_read_is_given_up(tmp_path: pathlib.Path) -> None:
-    spec, shards = fresh(), trained()
-    saved = Saved(tuple(written(tmp_path, shards)))
+def test_given_up_load_resets_shard_to_initial_values(tmp_path: pathlib.Path) -> None:
+    spec, shards = fresh_spec(), trained_shards()
+    saved = Saved(tuple(write_shards(tmp_path, shards)))
     header = {
         "directory": str(tmp_path),
         "variables": [[NAME, spec.id]],
@@ -187,10 +189,10 @@ def test_what_another_server_cannot_read_is_given_up(tmp_path: pathlib.Path) -> 
     np.testing.assert_array_equal(shard.slab, shards[0].slab)
 
 
-def test_a_large_table_of_bools_comes_back(tmp_path: pathlib.Path) -> None:
+def test_large_bool_table_is_restored_and_its_damage_detected(tmp_path: pathlib.Path) -> None:
     spec = make_spec(1_200_000, 1, dtype="bool", trainable=False, initializer=initializers.zeros())
     shard = Shard(spec, 0, np.arange(spec.rows).reshape(-1, 1) % 3 == 0)
-    (part,) = written(tmp_path, [shard])
+    (part,) = write_shards(tmp_path, [shard])
     assert part.file.endswith(checkpoint.DENSE)
     assert part.size_bytes > 1 << 20
     target = Shard(spec, 0)
@@ -202,7 +204,7 @@ def test_a_large_table_of_bools_comes_back(tmp_path: pathlib.Path) -> None:
         loading.verify(str(tmp_path), [(NAME, target)], [part])
 
 
-def test_the_file_of_small_variables_is_parsed_once_for_all_of_them(
+def test_file_of_small_variables_is_parsed_once(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checkpoint, "SMALL_BYTES", 1 << 20)

@@ -14,7 +14,7 @@ ROWS = np.arange(30, dtype=np.float32).reshape(5, 6)
 PARTS = [("int64", (5,)), ("float32", (5, 6))]
 
 
-def test_arrays_come_back_read_only() -> None:
+def test_arrays_of_body_are_read_only() -> None:
     body = LateBody.of([IDS, ROWS])
     assert body is not None
     ids, rows = body_arrays(body.to_buffer(), PARTS)
@@ -24,11 +24,11 @@ def test_arrays_come_back_read_only() -> None:
     assert not (rows.flags.writeable)
 
 
-def test_nothing_has_no_body() -> None:
+def test_no_arrays_make_no_body() -> None:
     assert LateBody.of([]) is None
 
 
-def test_joined_bodies_are_laid_out_as_one() -> None:
+def test_joined_bodies_have_layout_of_single_body() -> None:
     first, second = LateBody.of([IDS, ROWS]), LateBody.of([ROWS])
     assert first is not None
     assert second is not None
@@ -41,7 +41,7 @@ def test_joined_bodies_are_laid_out_as_one() -> None:
         np.testing.assert_array_equal(found, expected)
 
 
-def test_a_body_is_written_where_it_is_sent_from() -> None:
+def test_body_is_written_into_given_buffer() -> None:
     body = LateBody.of([IDS, ROWS])
     assert body is not None
     target = pa.py_buffer(np.zeros(body.room + 64, np.uint8))
@@ -51,7 +51,7 @@ def test_a_body_is_written_where_it_is_sent_from() -> None:
     np.testing.assert_array_equal(rows, ROWS)
 
 
-def test_large_bodies_in_use_are_not_written_over() -> None:
+def test_large_bodies_in_use_are_not_overwritten() -> None:
     made = []
     for number in range(3):
         body = LateBody.of([np.full((40_000,), number, np.float32)])
@@ -62,6 +62,6 @@ def test_large_bodies_in_use_are_not_written_over() -> None:
         assert (values == number).all()
 
 
-def test_a_body_of_another_size_is_refused() -> None:
+def test_body_of_wrong_size_is_refused() -> None:
     with pytest.raises(DataLossError, match="expected"):
         body_arrays(pa.py_buffer(b"12345678"), PARTS)

@@ -31,7 +31,7 @@ def lookup(capacity: Any = 1_000, **options: Any) -> ps.layers.OnlineLookup:
         return ps.layers.OnlineLookup(capacity, **options)
 
 
-def test_each_key_gets_an_id_of_its_own_once() -> None:
+def test_each_new_key_gets_unique_stable_id() -> None:
     users = lookup(3_000)
     keys = np.random.default_rng(0).integers(NO_KEY + 1, 2**63 - 1, (40, 50))
     found = users(keys, training=True)
@@ -46,7 +46,7 @@ def test_each_key_gets_an_id_of_its_own_once() -> None:
     np.testing.assert_array_equal(users.variables[0].numpy()[found], keys)
 
 
-def test_only_what_is_trained_on_gets_an_id() -> None:
+def test_keys_get_ids_only_in_training() -> None:
     users = lookup()
     assert users([1, 2]).tolist() == [0, 0]
     with GradientTape():
@@ -57,7 +57,7 @@ def test_only_what_is_trained_on_gets_an_id() -> None:
     assert len(users) == 2
 
 
-def test_strings_are_keys_too() -> None:
+def test_lookup_accepts_strings_lists_and_dictionary_arrays() -> None:
     words = lookup()
     lists = pa.array([["a", "b"], [], ["a", None]])
     found = words(lists, training=True)
@@ -72,7 +72,7 @@ def test_strings_are_keys_too() -> None:
     assert words([]).tolist() == []
 
 
-def test_fields_have_ids_of_their_own() -> None:
+def test_fields_have_separate_id_ranges() -> None:
     pair = lookup([10, 5])
     keys = np.array([[7, 7], [8, 7], [9, 8]])
     found = pair(keys, training=True)
@@ -86,7 +86,7 @@ def test_fields_have_ids_of_their_own() -> None:
     assert table(found).shape == (3, 8)
 
 
-def test_when_no_id_is_left_keys_share_that_of_unknown_ones(
+def test_keys_beyond_capacity_share_unknown_id_with_one_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     users = lookup(11)
@@ -102,7 +102,7 @@ def test_when_no_id_is_left_keys_share_that_of_unknown_ones(
     np.testing.assert_array_equal(users(np.arange(30)), found)
 
 
-def test_keys_for_which_no_id_is_left_are_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_refused_for_capacity_are_requested_once(monkeypatch: pytest.MonkeyPatch) -> None:
     users = lookup(11)
     parameters, asked = users.variables[0].parameters, []
     claim = parameters.claim
@@ -124,14 +124,14 @@ def test_keys_for_which_no_id_is_left_are_asked_for_once(monkeypatch: pytest.Mon
     assert users([int(np.flatnonzero(found == 0)[0])], training=True)[0] > 0
 
 
-def test_nine_tenths_find_a_row_although_buckets_are_small() -> None:
+def test_keys_up_to_nine_tenths_of_capacity_all_get_rows() -> None:
     users = lookup(200_000)
     found = users(np.arange(180_000), training=True)
     assert (found > 0).all()
     assert users.stats()["refused"] == 0
 
 
-def test_rare_keys_wait() -> None:
+def test_keys_below_min_count_get_no_id() -> None:
     users = lookup(min_count=3)
     assert users([5, 6, 5], training=True).tolist() == [0, 0, 0]
     assert users([5, 5]).tolist() == [0, 0]
@@ -142,7 +142,7 @@ def test_rare_keys_wait() -> None:
     assert len(users) == 2
 
 
-def test_a_key_that_another_process_has_claimed_does_not_wait() -> None:
+def test_key_claimed_by_another_process_gets_id_below_min_count() -> None:
     with local_parameters():
         users = ps.layers.OnlineLookup(100, min_count=2)
     found = users([5, 5], training=True)
@@ -150,7 +150,7 @@ def test_a_key_that_another_process_has_claimed_does_not_wait() -> None:
     np.testing.assert_array_equal(users([5, 5], training=True), found)
 
 
-def test_a_restored_mapping_is_the_one_that_is_used(tmp_path: pathlib.Path) -> None:
+def test_restored_key_mapping_replaces_cached_ids(tmp_path: pathlib.Path) -> None:
     users = lookup(50)
     checkpoint = ps.Checkpoint(lookup=users)
     before = users([1, 2, 3], training=True)
@@ -165,7 +165,7 @@ def test_a_restored_mapping_is_the_one_that_is_used(tmp_path: pathlib.Path) -> N
         ps.Checkpoint(lookup=lookup(60)).restore(path)
 
 
-def test_assigned_keys_are_those_that_are_used() -> None:
+def test_assigned_keys_replace_cached_ids() -> None:
     users = lookup(10)
     users([1], training=True)
     keys = np.full(10, NO_KEY)
@@ -177,7 +177,7 @@ def test_assigned_keys_are_those_that_are_used() -> None:
     assert users([77]).tolist() == [0]
 
 
-def test_keys_that_are_assigned_during_a_lookup_are_looked_up_again(
+def test_keys_assigned_during_lookup_are_looked_up_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     users = lookup(50)
@@ -211,22 +211,22 @@ def test_keys_that_are_assigned_during_a_lookup_are_looked_up_again(
         (lambda: lookup([5, 5])([1, 2]), r"takes keys \[n, 2\], got shape \(2,\)"),
     ],
 )
-def test_what_cannot_be_is_told(make: Any, message: str) -> None:
+def test_invalid_lookup_arguments_are_refused(make: Any, message: str) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
         make()
 
 
-def test_floats_are_no_keys() -> None:
+def test_float_keys_are_refused() -> None:
     with pytest.raises(DataError, match="cast it to integers"):
         lookup()(np.array([1.5]))
 
 
-def test_a_lookup_of_this_process_stays_in_it() -> None:
+def test_local_lookup_cannot_be_pickled() -> None:
     with pytest.raises(TypeError, match=r"strategy\.scope"):
         pickle.dumps(lookup())
 
 
-def test_a_lookup_is_true_although_it_is_empty() -> None:
+def test_empty_lookup_is_truthy_and_repr_shows_capacities() -> None:
     assert lookup()
     assert repr(lookup([10, 5])) == "<OnlineLookup 'online_lookup' 10, 5>"
 
@@ -243,7 +243,7 @@ def claim(shard: Shard, *keys: int, may_claim: bool = True) -> list[int]:
     return shard.claim(ids(*keys), *bounds, np.full(count, may_claim, np.uint8)).tolist()
 
 
-def test_a_snapshot_has_the_keys_of_its_moment() -> None:
+def test_snapshot_has_keys_of_its_moment() -> None:
     shard = key_shard()
     (row,) = claim(shard, 5)
     before, version = values_of(shard), shard.version
@@ -257,7 +257,7 @@ def test_a_snapshot_has_the_keys_of_its_moment() -> None:
     assert (values_of(shard) != before).sum() == 2
 
 
-def test_a_claim_that_comes_again_gets_the_same() -> None:
+def test_repeated_claim_returns_same_rows() -> None:
     shard = key_shard()
     first = claim(shard, 5, 6)
     assert claim(shard, 6, 5) == first[::-1]
@@ -290,7 +290,7 @@ def ask(store: Store, variable: int, *keys: int, start: int = 4, stop: int = 8) 
         ({"shape": (8, 2)}, {}, "no keys"),
     ],
 )
-def test_a_wrong_claim_changes_nothing(
+def test_invalid_claim_changes_nothing(
     changed: dict[str, Any], arguments: dict[str, int], message: str
 ) -> None:
     store = Store()
@@ -304,7 +304,7 @@ def test_a_wrong_claim_changes_nothing(
     np.testing.assert_array_equal(values_of(shard), before)
 
 
-def test_rows_that_were_claimed_have_changed_since_the_last_checkpoint() -> None:
+def test_newly_claimed_rows_count_as_changed_since_last_snapshot() -> None:
     shard = key_shard()
     claim(shard, 5)
     shard.snapshot("first").close()
@@ -316,7 +316,7 @@ def test_rows_that_were_claimed_have_changed_since_the_last_checkpoint() -> None
 
 
 @pytest.mark.parametrize("kind", ["prepare", "decide", "check"])
-def test_a_closure_cannot_assign_keys(kind: str) -> None:
+def test_closure_that_assigns_keys_is_refused(kind: str) -> None:
     store = Store()
     spec = key_shard().spec
     shard = store.create(spec, 1)
@@ -332,13 +332,13 @@ def test_a_closure_cannot_assign_keys(kind: str) -> None:
     assert row > 0
 
 
-def test_other_integers_can_be_assigned_by_a_closure() -> None:
+def test_only_int64_shards_initialized_to_no_key_hold_keys() -> None:
     assert key_shard().holds_keys
     assert not key_shard(initializer=ps.initializers.zeros()).holds_keys
     assert not Shard(make_spec(), 0).holds_keys
 
 
-class Counted(KeyClaims):
+class KeyClaimsRestoredWhileCounted(KeyClaims):
     """Key claims whose servers go back to a checkpoint during the first request for counts."""
 
     session = "before"
@@ -356,5 +356,5 @@ class Counted(KeyClaims):
         return {ps: {"used": used, "refused": 0} for ps in headers}
 
 
-def test_keys_that_a_restore_overtook_are_counted_again() -> None:
-    assert Counted().count_keys(key_shard().spec) == {"used": 7, "refused": 0}
+def test_key_count_overtaken_by_restore_is_repeated() -> None:
+    assert KeyClaimsRestoredWhileCounted().count_keys(key_shard().spec) == {"used": 7, "refused": 0}

@@ -32,7 +32,9 @@ def write(path: pathlib.Path, data: bytes, sizes: list[int]) -> OutputFile:
 
 
 @pytest.mark.parametrize("size", [0, 1, 4096, 8191, 8192, 8193, 100_000, 131_072])
-def test_what_is_written_is_there(size: int, tmp_path: pathlib.Path) -> None:
+def test_output_file_contains_written_bytes_and_their_checksum(
+    size: int, tmp_path: pathlib.Path
+) -> None:
     data = np.random.default_rng(size).bytes(size)
     output = write(tmp_path / "file", data, [3, 0, 5000, 20_000])
     assert (tmp_path / "file").read_bytes() == data
@@ -40,7 +42,7 @@ def test_what_is_written_is_there(size: int, tmp_path: pathlib.Path) -> None:
     assert size_and_checksum(str(tmp_path / "file")) == (size, output.checksum)
 
 
-def test_the_checksum_is_of_bytes_and_order(tmp_path: pathlib.Path) -> None:
+def test_checksum_depends_on_bytes_and_their_order_only(tmp_path: pathlib.Path) -> None:
     data = bytearray(np.random.default_rng(0).bytes(50_000))
     first = write(tmp_path / "1", bytes(data), [100]).checksum
     assert write(tmp_path / "2", bytes(data), [7, 30_000]).checksum == first
@@ -53,7 +55,7 @@ def test_the_checksum_is_of_bytes_and_order(tmp_path: pathlib.Path) -> None:
 
 @pytest.mark.skipif(not DIRECT, reason="the system has no direct writes")
 @pytest.mark.parametrize("refused", ["open", "write"])
-def test_a_file_system_without_direct_writes(
+def test_output_file_falls_back_to_cached_writes_without_direct_io(
     refused: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened, written, handles = os.open, os.write, set()
@@ -84,7 +86,7 @@ def test_a_file_system_without_direct_writes(
     assert (tmp_path / "file").read_bytes() == data
 
 
-def test_what_the_disk_refuses_is_raised_and_ends_the_thread(
+def test_failed_disk_write_is_raised_and_ends_writer_threads(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(_handle: int, _data: Any) -> int:

@@ -22,7 +22,7 @@ WIDTH = 4
 
 
 @pytest.fixture(autouse=True)
-def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+def _small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(messages, "LARGE_BYTES", 1024)
     monkeypatch.setattr(pieces, "PIECE_BYTES", 512)
 
@@ -54,7 +54,7 @@ def body_of(rows: list[int], late: bool) -> tuple[LateBody | None, list[np.ndarr
 
 @settings(max_examples=60, deadline=None)
 @given(rows=st.lists(st.integers(0, 400), max_size=5), late=st.booleans())
-def test_arrays_come_back_whole(rows: list[int], late: bool) -> None:
+def test_arrays_sent_in_pieces_are_received_whole(rows: list[int], late: bool) -> None:
     body, arrays = body_of(rows, late)
     message = received(sent(b"header", body))
     assert message is not None
@@ -65,7 +65,7 @@ def test_arrays_come_back_whole(rows: list[int], late: bool) -> None:
         assert not found.flags.writeable
 
 
-def test_what_is_there_already_is_sent_from_where_it_is() -> None:
+def test_existing_array_is_sent_and_received_without_copy() -> None:
     _, arrays = body_of([301], late=False)
     (only,) = sent(b"header", LateBody.of(arrays))
     assert only.body is not None
@@ -76,14 +76,14 @@ def test_what_is_there_already_is_sent_from_where_it_is() -> None:
     assert message.body.large[0].address == arrays[0].ctypes.data
 
 
-def test_rows_to_be_looked_up_go_in_pieces() -> None:
+def test_late_rows_are_sent_in_pieces_of_bounded_size() -> None:
     body, _ = body_of([301], late=True)
     array = sent(b"header", body)
     assert len(array) == 10
     assert all(each.body is not None and each.body.size <= 512 for each in array)
 
 
-def test_small_arrays_go_first_and_large_ones_each_by_itself() -> None:
+def test_small_arrays_are_sent_first_and_large_arrays_each_alone() -> None:
     _, arrays = body_of([8, 301, 303], late=False)
     first, *large = sent(b"header", LateBody.of(arrays))
     assert first.body is not None
@@ -92,7 +92,7 @@ def test_small_arrays_go_first_and_large_ones_each_by_itself() -> None:
     assert found == [array.ctypes.data for array in arrays[1:]]
 
 
-def test_joined_bodies_go_as_one() -> None:
+def test_joined_bodies_are_received_as_single_body() -> None:
     (first, one), (second, two) = body_of([301, 4], late=True), body_of([8, 303], late=False)
     assert first is not None
     assert second is not None
@@ -103,7 +103,7 @@ def test_joined_bodies_go_as_one() -> None:
         np.testing.assert_array_equal(found, expected)
 
 
-def test_nothing_is_there_of_a_message_that_breaks_off() -> None:
+def test_truncated_message_is_not_received() -> None:
     stream = sent(b"header", body_of([301, 303], late=True)[0])
     for end in range(len(stream)):
         assert received(stream[:end]) is None
@@ -118,7 +118,7 @@ def _read(stream: list[Message], body: LateBody) -> None:
 @pytest.mark.parametrize(
     "fault", ["lost", "twice", "next message", "no first", "mark", "head", "sizes", "empty"]
 )
-def test_pieces_that_do_not_fit_are_refused(fault: str) -> None:
+def test_inconsistent_pieces_are_refused(fault: str) -> None:
     body = body_of([301], late=True)[0]
     stream = sent(b"header", body)
     assert body is not None
@@ -143,7 +143,7 @@ def test_pieces_that_do_not_fit_are_refused(fault: str) -> None:
         _read(stream, body)
 
 
-def test_a_message_of_another_size_is_refused() -> None:
+def test_message_body_of_wrong_size_is_refused() -> None:
     message = received([Message(b"header", pa.py_buffer(b"12345678"))])
     assert message is not None
     with pytest.raises(DataLossError, match="expected"):

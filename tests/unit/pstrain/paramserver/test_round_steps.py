@@ -34,7 +34,7 @@ def step(shard: Shard, ids: list[int] | None, value: float) -> GradientStep:
     return GradientStep([ShardUpdate(shard, found, gradient)], SGD, None)
 
 
-def test_a_round_is_one_step_with_the_mean_gradient() -> None:
+def test_round_is_applied_as_one_step_with_mean_gradient() -> None:
     shard, version = new_shard(4), 0
     done: list[str] = []
     parts = [
@@ -49,14 +49,14 @@ def test_a_round_is_one_step_with_the_mean_gradient() -> None:
     assert done == ["first", "second"]
 
 
-def test_gradients_of_rows_and_of_the_whole_are_one_step() -> None:
+def test_row_and_dense_gradients_are_combined_into_one_step() -> None:
     shard = new_shard(4)
     for change in changes_of_round([[step(shard, None, 2.0)], [step(shard, [1], 4.0)]], 2):
         change()
     assert shard.slab[:, 0].tolist() == [-1.0, -3.0, -1.0, -1.0]
 
 
-def test_sums_run_in_the_order_of_closures() -> None:
+def test_gradients_are_summed_in_order_of_closures() -> None:
     small, large = 1.0, 2.0**25
     for order in ((large, small, small), (small, small, large)):
         shard = new_shard(4)
@@ -68,7 +68,7 @@ def test_sums_run_in_the_order_of_closures() -> None:
         assert shard.slab[0, 0] == -expected
 
 
-def test_a_round_is_taken_whole_and_once() -> None:
+def test_round_is_taken_from_commits_whole_and_once() -> None:
     commits: Commits[str] = Commits()
     parts = [("t", PartKey(4, 0, 0)), ("u", PartKey(5, 1, 0))]
     commits.prepare("t", parts[0][1], "four")

@@ -60,7 +60,7 @@ def _trained(cuts: tuple[int, ...], rule: OptimizerSpec = ADAGRAD, width: int = 
 
 @pytest.mark.parametrize("before", [(), (20,), (10, 11, 40)])
 @pytest.mark.parametrize("after", [(), (25,), (5, 30)])
-def test_any_cut_restores_onto_any_other(
+def test_shards_restore_onto_any_other_partition(
     tmp_path: pathlib.Path, before: tuple[int, ...], after: tuple[int, ...]
 ) -> None:
     shards = _trained(before)
@@ -75,7 +75,7 @@ def test_any_cut_restores_onto_any_other(
 
 
 @pytest.mark.parametrize("width", [1, 3])
-def test_what_is_kept_per_row_comes_back(tmp_path: pathlib.Path, width: int) -> None:
+def test_row_slots_are_restored(tmp_path: pathlib.Path, width: int) -> None:
     (shard,) = _trained((), ADAM, width)
     (saved,) = written(tmp_path, [shard])
     assert saved.columns == ["values", "slot_0", "slot_1", "row_slot_0"]
@@ -106,7 +106,7 @@ def test_tables_are_plain_arrow_and_small_variables_plain_safetensors(
     np.testing.assert_array_equal(tensors["m/table"], values_of(shard))
 
 
-def test_what_the_package_writes_is_read(tmp_path: pathlib.Path) -> None:
+def test_files_written_by_safetensors_package_are_read(tmp_path: pathlib.Path) -> None:
     package = pytest.importorskip("safetensors.numpy")
     tensors = {"a": np.arange(6, dtype=np.int64).reshape(2, 3), "b": np.float16(2), "c": ones(0)}
     arrays = {name: np.asarray(value) for name, value in tensors.items()}
@@ -132,28 +132,30 @@ _HEADER = safetensors.header([safetensors.Tensor("a", "float32", (2,))], {})
         _HEADER.replace(b"[2]", b"[3]") + b"12345678",
     ],
 )
-def test_a_damaged_safetensors_file_is_an_error(data: bytes) -> None:
-    with pytest.raises(DataLossError, match="x is no safetensors"):
+def test_damaged_safetensors_file_is_refused(data: bytes) -> None:
+    with pytest.raises(DataLossError, match="x is not a safetensors"):
         safetensors.read(np.frombuffer(data, np.uint8), "x")
 
 
 @pytest.mark.parametrize(
     "file", ["../x", "a/../../x", "/etc/passwd", "", "a//b", "./a", "..", "a\\b", None, 3, "a\0"]
 )
-def test_files_outside_of_the_folder_are_refused(file: Any) -> None:
+def test_file_paths_outside_checkpoint_folder_are_refused(file: Any) -> None:
     part = SavedShard("a", (3, 2), "float32", 0, 3, "f", 10, 11, None)
     value = {"shards": [{**part.to_json(), "file": file}]}
-    with pytest.raises(DataLossError, match="no path inside"):
+    with pytest.raises(DataLossError, match="not a path inside"):
         Saved.from_json(json.loads(json.dumps(value)))
 
 
 @pytest.mark.parametrize("value", [{}, {"shards": [{}]}, {"shards": [[1]]}, {"shards": 3}])
-def test_a_manifest_that_makes_no_sense_is_an_error(value: Any) -> None:
+def test_malformed_manifest_is_refused(value: Any) -> None:
     with pytest.raises(DataLossError, match="damaged"):
         Saved.from_json(value)
 
 
-def test_a_full_disk_is_told(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_raises_resource_exhausted(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (shard,) = _trained(())
     monkeypatch.setattr(output_file, "_open", lambda _path: os.open("/dev/full", os.O_WRONLY))
     with pytest.raises(ResourceExhaustedError, match="No space left"):
@@ -171,7 +173,7 @@ def _verify(tmp_path: pathlib.Path, saved: list[SavedShard], **changed: Any) -> 
     verify(str(tmp_path), [("m/table", Shard(spec, 0))], saved)
 
 
-def test_what_does_not_fit_is_named_with_both_shapes(tmp_path: pathlib.Path) -> None:
+def test_mismatched_variable_error_names_both_shapes_or_dtypes(tmp_path: pathlib.Path) -> None:
     saved = written(tmp_path, _trained(()))
     with pytest.raises(InvalidArgumentError, match=r"'m/table'.*\(51, 3\).*\(50, 3\)"):
         _verify(tmp_path, saved, rows=51)
@@ -181,7 +183,7 @@ def test_what_does_not_fit_is_named_with_both_shapes(tmp_path: pathlib.Path) -> 
         _verify(tmp_path, [part._replace(name="m/other") for part in saved])
 
 
-def test_missing_rows_and_files_are_noticed(tmp_path: pathlib.Path) -> None:
+def test_missing_rows_and_files_are_detected(tmp_path: pathlib.Path) -> None:
     saved = written(tmp_path, _trained((20, 30)))
     _verify(tmp_path, saved)
     with pytest.raises(DataLossError, match="rows from 20"):
@@ -192,7 +194,7 @@ def test_missing_rows_and_files_are_noticed(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize("position", [0, 700, -1])
-def test_a_flipped_bit_is_noticed(tmp_path: pathlib.Path, position: int) -> None:
+def test_flipped_bit_is_detected(tmp_path: pathlib.Path, position: int) -> None:
     saved = written(tmp_path, _trained(()))
     path = tmp_path / saved[0].file
     data = bytearray(path.read_bytes())

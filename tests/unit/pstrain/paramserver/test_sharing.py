@@ -25,7 +25,7 @@ def helpers() -> Iterator[Helpers]:
 
 @settings(max_examples=40, deadline=None)
 @given(rows=st.integers(0, 70_000), cores=st.integers(0, 5), stopped=st.booleans())
-def test_every_row_is_worked_on_once(rows: int, cores: int, stopped: bool) -> None:
+def test_every_row_is_processed_once(rows: int, cores: int, stopped: bool) -> None:
     helpers, counts = Helpers(cores), np.zeros(rows, np.int64)
 
     def work(start: int, stop: int) -> None:
@@ -58,23 +58,23 @@ def threads_of(rows: int) -> set[int]:
     return found
 
 
-def alone(rows: int) -> bool:
+def runs_alone(rows: int) -> bool:
     """True if this thread does all rows in a single call."""
     calls = []
     in_parts(rows, lambda start, stop: calls.append((start, stop, threading.get_ident())))
     return calls == [(0, rows, threading.get_ident())]
 
 
-def test_an_idle_core_helps(helpers: Helpers) -> None:
+def test_idle_core_takes_part_of_the_rows(helpers: Helpers) -> None:
     with helpers.working():
         assert len(threads_of(60_000)) == 2
         assert len(threads_of(60_000)) == 2
 
 
-def test_no_core_is_taken_from_another_request_nor_for_a_few_rows(helpers: Helpers) -> None:
-    assert alone(60_000)
+def test_work_is_not_shared_during_other_requests_or_for_few_rows(helpers: Helpers) -> None:
+    assert runs_alone(60_000)
     with helpers.working():
-        assert alone(1_000)
+        assert runs_alone(1_000)
     inside, leave = threading.Event(), threading.Event()
 
     def serve() -> None:
@@ -87,7 +87,7 @@ def test_no_core_is_taken_from_another_request_nor_for_a_few_rows(helpers: Helpe
     try:
         assert inside.wait(DEADLINE_S)
         with helpers.working():
-            assert alone(60_000)
+            assert runs_alone(60_000)
     finally:
         leave.set()
         other.join(DEADLINE_S)
@@ -95,15 +95,15 @@ def test_no_core_is_taken_from_another_request_nor_for_a_few_rows(helpers: Helpe
         assert len(threads_of(60_000)) == 2
 
 
-def test_no_core_is_taken_from_other_programs(
+def test_work_is_not_shared_while_other_programs_use_the_cores(
     helpers: Helpers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sharing, "_running", lambda: 2)
     with helpers.working():
-        assert alone(60_000)
+        assert runs_alone(60_000)
 
 
-def test_a_helper_that_has_not_begun_is_not_waited_for() -> None:
+def test_helper_that_has_not_begun_is_not_waited_for() -> None:
     helpers = Helpers(cores=2)
     busy, leave, mine = threading.Event(), threading.Event(), []
 
@@ -121,7 +121,7 @@ def test_a_helper_that_has_not_begun_is_not_waited_for() -> None:
     helpers.stop()
 
 
-def test_what_fails_anywhere_fails(helpers: Helpers) -> None:
+def test_error_in_helper_thread_is_raised(helpers: Helpers) -> None:
     def work(start: int, _stop: int) -> None:
         if start:
             raise MemoryError("no room")

@@ -70,7 +70,7 @@ def test_rows_are_read_while_they_move(
     assert slab.move() == 0
 
 
-def test_what_was_moved_is_given_back_unless_somebody_reads_it(
+def test_memory_of_moved_rows_is_released_unless_kept_for_readers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "_PART_BYTES", 1 << 20)
@@ -84,7 +84,7 @@ def test_what_was_moved_is_given_back_unless_somebody_reads_it(
         assert old[: 8 << 14].any() == is_kept
 
 
-def test_readers_do_not_see_memory_that_was_given_back() -> None:
+def test_readers_do_not_see_released_memory() -> None:
     shard = Shard(make_spec(100_000, 16), 0)
     expected, failures = shard.slab.copy(), []
     stopping = threading.Event()
@@ -114,7 +114,7 @@ def test_readers_do_not_see_memory_that_was_given_back() -> None:
 
 
 @pytest.mark.parametrize("then", ["update", "other", "assign", "scatter", "snapshot", "restore"])
-def test_whatever_comes_while_slots_are_made_waits_for_them(then: str) -> None:
+def test_operation_during_slot_creation_completes_it_first(then: str) -> None:
     shard, twin = (Shard(make_spec(1_000, 16), 0) for _ in range(2))
     assert shard.make_slots(ADAGRAD, 1) > 0
     twin.make_slots(ADAGRAD)
@@ -142,7 +142,7 @@ def change(shard: Shard, then: str) -> None:
             shard.restore(5, [ones(2, 16), ones(2, 16)], "adagrad")
 
 
-def test_a_table_is_made_bit_by_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_table_and_slots_are_created_in_bounded_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pstrain.paramserver.store._WORK_BYTES", 64_000)
     monkeypatch.setattr("pstrain.paramserver.store._WORK_S", 0)
     store, whole = Store(), Store()
@@ -161,7 +161,7 @@ def test_a_table_is_made_bit_by_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(left) > 5
 
 
-class _Bound:
+class _LocalConnections:
     """Connections to a store in this process."""
 
     def __init__(self, store: Store) -> None:
@@ -183,11 +183,11 @@ class _Bound:
 
 @pytest.mark.parametrize("shape", [(), (5,), (5, 2), (0, 3), (3, 0)])
 @pytest.mark.parametrize("dtype", ["float32", "int8", "bool"])
-def test_a_small_variable_is_made_with_its_values_by_one_message(
+def test_small_variable_is_created_with_its_values_by_one_message(
     monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...], dtype: str
 ) -> None:
     parameters = RemoteParameters(["nowhere:1"], token="t", session="s")
-    bound = _Bound(Store())
+    bound = _LocalConnections(Store())
     monkeypatch.setattr(parameters, "_connections", bound)
     # All rows are in three shards, the last of which has none.
     rows = shape[0] if shape else 1
@@ -203,14 +203,14 @@ def test_a_small_variable_is_made_with_its_values_by_one_message(
     assert not parameters.read(spec).any()
 
 
-def test_no_request_takes_longer_because_a_table_is_larger(
+def test_large_table_is_created_by_several_bounded_requests(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("pstrain.paramserver.store._WORK_BYTES", 64_000)
     monkeypatch.setattr("pstrain.paramserver.store._WORK_S", 0)
     config = ParameterConfig(chunk_bytes=1_000)
     parameters = RemoteParameters(["nowhere:1"], token="t", session="s", config=config)
-    bound = _Bound(Store())
+    bound = _LocalConnections(Store())
     monkeypatch.setattr(parameters, "_connections", bound)
     spec = make_spec(10_000, 16)
     parameters.create(spec)

@@ -75,7 +75,7 @@ def values(shards: Sequence[Shard]) -> np.ndarray:
 @pytest.mark.parametrize("trained", [(5,), (150, 250), (650,), (5, 650)])
 @pytest.mark.parametrize("after", [(), (50,), (200, 500), CUTS])
 @pytest.mark.parametrize("is_fresh", [True, False])
-def test_training_goes_on_as_if_no_shard_had_lacked_slots(
+def test_training_continues_identically_after_restore_of_shards_without_slots(
     tmp_path: pathlib.Path,
     monkeypatch: pytest.MonkeyPatch,
     small_bytes: int,
@@ -101,7 +101,7 @@ def test_training_goes_on_as_if_no_shard_had_lacked_slots(
     np.testing.assert_array_equal(values(again), values(twin))
 
 
-def test_changes_since_another_save_are_read_beside_parts_without_slots(
+def test_incremental_changes_are_restored_beside_shards_without_slots(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checkpoint, "SMALL_BYTES", 0)
@@ -119,7 +119,7 @@ def test_changes_since_another_save_are_read_beside_parts_without_slots(
 
 
 @pytest.mark.parametrize("order", [1, -1])
-def test_of_several_optimizers_that_of_most_rows_keeps_its_slots(
+def test_optimizer_with_most_rows_keeps_its_slots(
     tmp_path: pathlib.Path, order: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     before, to = shards_of(CUTS), shards_of(())
@@ -134,7 +134,9 @@ def test_of_several_optimizers_that_of_most_rows_keeps_its_slots(
     assert "adam" in caplog.text
 
 
-def test_parts_of_older_checkpoints_say_nothing_of_first_values(tmp_path: pathlib.Path) -> None:
+def test_missing_first_slot_values_of_older_checkpoint_are_restored_as_zero(
+    tmp_path: pathlib.Path,
+) -> None:
     before, to = shards_of(CUTS), shards_of(())
     train(before, ADAGRAD, ids(150))
     base = save(tmp_path, before)
@@ -148,7 +150,7 @@ def test_parts_of_older_checkpoints_say_nothing_of_first_values(tmp_path: pathli
 
 
 @pytest.mark.parametrize("row", [160, 650])
-def test_a_step_tells_first_values_that_an_older_checkpoint_did_not(
+def test_training_step_supplies_first_slot_values_missing_in_older_checkpoint(
     tmp_path: pathlib.Path, row: int
 ) -> None:
     before, restored, to = shards_of(CUTS), shards_of(CUTS), shards_of(())
@@ -160,7 +162,7 @@ def test_a_step_tells_first_values_that_an_older_checkpoint_did_not(
     assert (to[0].slab[:100, 3:] == np.float32(0.1)).all()
 
 
-def test_of_several_optimizers_rows_of_other_shards_do_not_count(tmp_path: pathlib.Path) -> None:
+def test_optimizer_with_most_rows_is_chosen_per_restored_shard(tmp_path: pathlib.Path) -> None:
     before, to = shards_of((500,)), shards_of((499,))
     train(before, ADAM, ids(5))
     train(before, ADAGRAD, ids(600))

@@ -62,7 +62,7 @@ def columns(shard: Shard) -> list[np.ndarray]:
     every=st.integers(1, 4),
     seed=st.integers(0, 99),
 )
-def test_what_is_read_is_the_moment(
+def test_snapshot_read_during_changes_shows_its_moment(
     width: int, before: list[int], after: list[int], every: int, seed: int
 ) -> None:
     chance = np.random.default_rng(seed)
@@ -86,7 +86,7 @@ def test_what_is_read_is_the_moment(
 
 
 @pytest.mark.parametrize("dtype", ["int64", "float64", "uint8", "bool"])
-def test_any_dtype(dtype: str) -> None:
+def test_snapshot_keeps_values_of_any_dtype(dtype: str) -> None:
     shard = Shard(make_spec(40, 3, dtype=dtype, initializer=initializers.zeros()), 0)
     snapshot = shard.snapshot()
     shard.assign("set", 0, np.ones((40, 3), dtype))
@@ -95,7 +95,7 @@ def test_any_dtype(dtype: str) -> None:
     assert not values.any()
 
 
-def test_only_what_changes_before_it_is_read_is_kept() -> None:
+def test_snapshot_keeps_only_rows_changed_before_they_are_read() -> None:
     shard = Shard(make_spec(10_000, 16), 0)
     snapshot = shard.snapshot()
     for _ in range(3):
@@ -106,7 +106,7 @@ def test_only_what_changes_before_it_is_read_is_kept() -> None:
     assert snapshot.kept_bytes <= 2 * 512
 
 
-def test_one_that_was_closed_keeps_nothing_and_is_not_read() -> None:
+def test_closed_snapshot_keeps_no_rows_and_refuses_reads() -> None:
     shard = Shard(make_spec(1_000, 16), 0)
     snapshot = shard.snapshot()
     blocks = snapshot.blocks()
@@ -124,7 +124,7 @@ def test_one_that_was_closed_keeps_nothing_and_is_not_read() -> None:
     kinds=st.lists(st.integers(0, 5), max_size=6),
     wanted=st.sets(st.integers(0, 59), min_size=1),
 )
-def test_some_rows_are_those_of_the_moment_too(
+def test_selected_rows_of_snapshot_show_its_moment(
     width: int, kinds: list[int], wanted: set[int]
 ) -> None:
     shard, chance = Shard(make_spec(80, width, cuts=(20,)), 1), np.random.default_rng(len(kinds))

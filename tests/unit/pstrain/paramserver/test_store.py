@@ -21,17 +21,20 @@ from pstrain.paramserver.store import Store
 from pstrain.vocabulary import InitializerSpec, OptimizerSpec
 from tests.unit.pstrain.paramserver.shard_cases import ADAGRAD, SGD, ids, make_spec, ones, values_of
 
+SOON_S = 0.05
+"""Long enough for a thread that fails to wait to be noticed."""
+
 # -- shards
 
 
-def test_cut_or_whole_a_variable_starts_the_same() -> None:
+def test_initial_values_do_not_depend_on_partition() -> None:
     whole = values_of(Shard(make_spec(), 0))
     cut = make_spec(cuts=(4, 7))
     parts = [values_of(Shard(cut, index)) for index in range(3)]
     np.testing.assert_array_equal(np.concatenate(parts), whole)
 
 
-def test_an_integer_variable_keeps_its_dtype() -> None:
+def test_integer_variable_keeps_its_dtype() -> None:
     shard = Shard(make_spec(dtype="int64", initializer=initializers.constant(7)), 0)
     out = np.empty((2, 3), np.int64)
     shard.gather(ids(9, 0), out)
@@ -42,12 +45,12 @@ def test_an_integer_variable_keeps_its_dtype() -> None:
     "initializer",
     [InitializerSpec(name="sevens"), InitializerSpec(name="uniform", parameters={"mean": 1.0})],
 )
-def test_an_unknown_initializer_is_named(initializer: InitializerSpec) -> None:
+def test_unknown_initializer_is_refused_by_name(initializer: InitializerSpec) -> None:
     with pytest.raises(InvalidArgumentError, match=r"sevens|'mean'"):
         Shard(make_spec(initializer=initializer), 0)
 
 
-def test_gather_names_the_id_and_the_variable() -> None:
+def test_gather_error_names_id_and_variable() -> None:
     shard = Shard(make_spec(cuts=(4,)), 1)
     out = np.empty((2, 3), np.float32)
     shard.gather(ids(4, 9), out)
@@ -56,7 +59,7 @@ def test_gather_names_the_id_and_the_variable() -> None:
         shard.gather(ids(4, 3), out)
 
 
-def test_slots_arrive_with_the_first_update_that_needs_them() -> None:
+def test_slots_are_created_by_first_update_that_needs_them() -> None:
     shard = Shard(make_spec(), 0)
     before = values_of(shard)
     shard.update(SGD, ids(2), ones(1))
@@ -70,7 +73,7 @@ def test_slots_arrive_with_the_first_update_that_needs_them() -> None:
     np.testing.assert_array_equal(after[[0, 1, 3, 4]], before[[0, 1, 3, 4]])
 
 
-def test_slots_of_another_optimizer_start_anew() -> None:
+def test_slots_are_reset_when_optimizer_changes() -> None:
     shard = Shard(make_spec(), 0)
     shard.update(ADAGRAD, None, ones(10))
     shard.optimizer = "another"
@@ -80,7 +83,7 @@ def test_slots_of_another_optimizer_start_anew() -> None:
 
 
 @pytest.mark.parametrize("op", ["set", "add", "sub"])
-def test_assign_changes_a_range(op: str) -> None:
+def test_assign_changes_row_range_only(op: str) -> None:
     shard = Shard(make_spec(cuts=(4,)), 1)
     expected = values_of(shard)
     change = {"set": 2.0, "add": expected[1:3] + 2, "sub": expected[1:3] - 2}[op]
@@ -99,7 +102,7 @@ def test_scatter_adds_up_repeated_ids() -> None:
     assert values_of(shard)[:, 0].tolist() == [2, 4, 2, 3, 2, 8, 1, 0.5, 9, 2]
 
 
-def test_every_change_gives_a_new_version() -> None:
+def test_every_change_increments_version() -> None:
     shard = Shard(make_spec(), 0, version=40)
     shard.update(SGD, None, ones(10))
     shard.assign("set", 0, ones(1))
@@ -121,7 +124,7 @@ def test_every_change_gives_a_new_version() -> None:
         lambda s: s.check_gradient(ids(11), ones(1)),
     ],
 )
-def test_what_cannot_be_done_is_refused_and_changes_nothing(call: Any) -> None:
+def test_invalid_operation_is_refused_and_changes_nothing(call: Any) -> None:
     shard = Shard(make_spec(), 0)
     before = values_of(shard)
     with pytest.raises(InvalidArgumentError):
@@ -130,7 +133,7 @@ def test_what_cannot_be_done_is_refused_and_changes_nothing(call: Any) -> None:
     assert shard.version == 0
 
 
-def test_integers_are_not_trained() -> None:
+def test_training_integer_variable_is_refused() -> None:
     shard = Shard(make_spec(dtype="int64", initializer=initializers.zeros()), 0)
     with pytest.raises(InvalidArgumentError, match="int64"):
         shard.check_rule(SGD)
@@ -139,7 +142,7 @@ def test_integers_are_not_trained() -> None:
 # -- store
 
 
-def test_creating_again_is_harmless_and_another_variable_is_refused() -> None:
+def test_create_is_idempotent_and_refuses_other_variable_with_same_id() -> None:
     store = Store()
     first = store.create(make_spec(), 0)
     first.assign("set", 0, ones(10))
@@ -148,12 +151,12 @@ def test_creating_again_is_harmless_and_another_variable_is_refused() -> None:
         store.create(make_spec(name="other"), 0)
 
 
-def test_an_absent_shard_is_named() -> None:
+def test_missing_shard_error_names_shard_and_variable() -> None:
     with pytest.raises(NotFoundError, match="shard 2 of variable 9"):
         Store().shard(9, 2)
 
 
-def test_a_decided_part_is_applied_once() -> None:
+def test_decided_part_is_applied_once() -> None:
     store = Store()
     shard = store.create(make_spec(initializer=initializers.zeros()), 0)
     counter_spec = make_spec(
@@ -173,7 +176,7 @@ def test_a_decided_part_is_applied_once() -> None:
     assert not store.decide("t", PartKey(4, 0, 2), [step], [], [])
 
 
-def test_a_step_with_one_bad_update_is_refused_before_anything_is_held() -> None:
+def test_step_with_one_bad_update_is_refused_without_effect() -> None:
     store = Store()
     shard = store.create(make_spec(initializer=initializers.zeros()), 0)
     good, bad = ShardUpdate(shard, ids(1), ones(1)), ShardUpdate(shard, ids(10), ones(1))
@@ -182,7 +185,7 @@ def test_a_step_with_one_bad_update_is_refused_before_anything_is_held() -> None
     assert not values_of(shard).any()
 
 
-def test_concurrent_updates_are_all_kept() -> None:
+def test_concurrent_updates_are_all_applied() -> None:
     store = Store()
     shard = store.create(make_spec(64, 4, initializer=initializers.zeros()), 0)
     step = OptimizerSpec(name="sgd", learning_rate=-1.0)
@@ -199,37 +202,42 @@ def test_concurrent_updates_are_all_kept() -> None:
     assert (values_of(shard) == 800).all()
 
 
-def test_quiet_waits_for_changes_and_keeps_new_ones_out() -> None:
+def test_quiet_waits_for_changes_in_progress_and_blocks_new_ones() -> None:
     store = Store()
-    shard = store.create(make_spec(initializer=initializers.zeros()), 0)
     inside, leave = threading.Event(), threading.Event()
     order: list[str] = []
 
-    def change() -> None:
-        def slow() -> None:
-            inside.set()
-            leave.wait(10)
-            order.append("change")
-
-        store.apply([slow])
+    def slow() -> None:
+        inside.set()
+        assert leave.wait(10)
+        order.append("change")
 
     def save() -> None:
         with store.quiet():
             order.append("save")
+            late.start()
+            late.join(SOON_S)
+            order.append("saved")
 
-    first, second = threading.Thread(target=change), threading.Thread(target=save)
-    first.start()
+    change, saving, late = (
+        threading.Thread(target=target, args=arguments, daemon=True)
+        for target, arguments in (
+            (store.apply, ([slow],)),
+            (save, ()),
+            (store.apply, ([lambda: order.append("late")],)),
+        )
+    )
+    change.start()
     assert inside.wait(10)
-    second.start()
+    saving.start()
+    saving.join(SOON_S)
     leave.set()
-    first.join(10)
-    second.join(10)
-    assert order == ["change", "save"]
-    store.apply([store.checked_update([ShardUpdate(shard, None, ones(10))], SGD, None)])
-    assert shard.version == 1
+    for thread in (change, saving, late):
+        thread.join(10)
+    assert order == ["change", "save", "saved", "late"]
 
 
-def test_a_rule_without_its_numbers_is_refused() -> None:
+def test_optimizer_rule_with_missing_parameters_is_refused() -> None:
     lacking = OptimizerSpec(name="adagrad", learning_rate=0.1, slots=(0.1,))
     with pytest.raises(InvalidArgumentError, match="needs epsilon; missing: epsilon"):
         Shard(make_spec(), 0).check_rule(lacking)

@@ -107,7 +107,7 @@ def normal(rows: int, width: int) -> np.ndarray:
     return np.random.default_rng(width).normal(size=(rows, width)).astype(np.float32)
 
 
-def test_rows_and_wholes_arrive_rounded_and_integers_as_they_are(server: Server) -> None:
+def test_pulled_float_values_are_rounded_and_integers_are_exact(server: Server) -> None:
     server.store.shard(3, 0).assign("set", 0, np.array([[1 << 40]] * 6))
     lookup, bias, counts = server.fetch([Fetch(TABLE, IDS), Fetch(BIAS), Fetch(COUNTS)])
     np.testing.assert_array_equal(lookup.unique[lookup.inverse], IDS)
@@ -118,7 +118,7 @@ def test_rows_and_wholes_arrive_rounded_and_integers_as_they_are(server: Server)
     assert not np.array_equal(bias, server.values(BIAS))
 
 
-def test_rows_of_fields_are_rounded_and_grouped_as_ever(
+def test_pulled_rows_of_field_groups_are_rounded(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(buffers, "SMALLEST_BYTES", 0)
@@ -130,7 +130,7 @@ def test_rows_of_fields_are_rounded_and_grouped_as_ever(
         np.testing.assert_array_equal(lookup.rows, rounded(server.values(TABLE)[lookup.unique]))
 
 
-def test_an_unchanged_whole_is_not_sent_again(server: Server) -> None:
+def test_unchanged_dense_variable_is_not_sent_again(server: Server) -> None:
     known: Any = {}
     (first,) = server.fetch([Fetch(BIAS)], known)
     (second,) = server.fetch([Fetch(BIAS)], known)
@@ -141,7 +141,7 @@ def test_an_unchanged_whole_is_not_sent_again(server: Server) -> None:
     assert [size > 0 for size in server.sizes_bytes] == [True, False, True]
 
 
-def test_rows_are_rounded_while_a_table_gets_its_slots() -> None:
+def test_pulled_rows_are_rounded_during_slot_creation() -> None:
     server = Server()
     shard = server.store.shard(1, 0)
     before = server.values(TABLE)
@@ -153,7 +153,7 @@ def test_rows_are_rounded_while_a_table_gets_its_slots() -> None:
     np.testing.assert_array_equal(whole, rounded(before))
 
 
-def test_gradients_are_rounded_and_added_in_full(server: Server) -> None:
+def test_pushed_gradients_are_rounded_and_applied_in_float32(server: Server) -> None:
     table, bias = normal(5, 17), normal(1, 9)
     expected = server.values(TABLE)
     expected[FOUND.unique] -= np.float32(0.5) * rounded(table)
@@ -164,7 +164,7 @@ def test_gradients_are_rounded_and_added_in_full(server: Server) -> None:
 
 
 @pytest.mark.parametrize("optimizer", [ADAGRAD, ADAM], ids=["per value", "per value and row"])
-def test_slots_are_those_of_rounded_gradients(server: Server, optimizer: OptimizerSpec) -> None:
+def test_optimizer_slots_follow_rounded_gradients(server: Server, optimizer: OptimizerSpec) -> None:
     table, bias, other = normal(5, 17), normal(1, 9), Server()
     for _ in range(2):
         server.ask(*push(table, bias, optimizer))
@@ -173,7 +173,7 @@ def test_slots_are_those_of_rounded_gradients(server: Server, optimizer: Optimiz
         np.testing.assert_array_equal(one.slab, same.slab)
 
 
-def test_a_part_that_is_repeated_is_applied_once(server: Server) -> None:
+def test_repeated_part_in_bfloat16_is_applied_once(server: Server) -> None:
     table = normal(5, 17)
     header, body = push(table, normal(1, 9))
     before = server.values(TABLE)
@@ -187,7 +187,7 @@ def test_a_part_that_is_repeated_is_applied_once(server: Server) -> None:
     np.testing.assert_array_equal(server.values(TABLE), before)
 
 
-def test_a_round_adds_up_rounded_gradients_in_full(
+def test_round_sums_rounded_gradients_in_float32(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Arrays of any size use recycled memory, which a held part must keep from being reused.
@@ -204,7 +204,7 @@ def test_a_round_adds_up_rounded_gradients_in_full(
     np.testing.assert_array_equal(server.values(TABLE), before)
 
 
-def test_what_a_program_reads_is_exact(server: Server) -> None:
+def test_read_is_exact_unless_it_asks_for_bfloat16(server: Server) -> None:
     header = {"kind": "read", "shard": [1, 0], "rows": [0, 11]}
     (exact,) = messages.body_arrays(server.ask(header, None).body, [("float32", (11, 17))])
     np.testing.assert_array_equal(exact, server.values(TABLE)[:11])
@@ -213,7 +213,7 @@ def test_what_a_program_reads_is_exact(server: Server) -> None:
     np.testing.assert_array_equal(transport.widest(narrow), rounded(exact))
 
 
-def test_bodies_of_another_size_or_dtype_are_refused_and_change_nothing(server: Server) -> None:
+def test_body_of_wrong_size_or_dtype_is_refused_and_changes_nothing(server: Server) -> None:
     header, body = push(normal(5, 17), normal(1, 9))
     before = server.values(TABLE)
     unnamed = {key: value for key, value in header.items() if key != "transport_dtype"}
@@ -239,7 +239,7 @@ def test_bodies_of_another_size_or_dtype_are_refused_and_change_nothing(server: 
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.integers(0, 60), max_size=4), st.integers(1, 20), st.booleans())
-def test_bodies_come_back_rounded_whatever_is_in_them(
+def test_body_arrays_are_received_rounded_for_any_content(
     rows: list[int], width: int, in_pieces: bool
 ) -> None:
     arrays = [
@@ -261,7 +261,7 @@ def test_bodies_come_back_rounded_whatever_is_in_them(
         np.testing.assert_array_equal(came, rounded(sent) if sent.dtype == np.float32 else sent)
 
 
-def test_float32_is_sent_from_where_it_is() -> None:
+def test_float32_arrays_are_sent_without_copy() -> None:
     gradient = normal(3, 4)
     body = transport.body_of([gradient], transport.FLOAT32)
     assert body is not None
@@ -270,7 +270,7 @@ def test_float32_is_sent_from_where_it_is() -> None:
     assert transport.widest(gradient) is gradient
 
 
-def test_half_the_bytes_travel() -> None:
+def test_bfloat16_transport_halves_the_bytes_sent() -> None:
     sizes = {}
     for dtype in (transport.FLOAT32, transport.BFLOAT16):
         _, pushed = push(normal(5, 17), normal(1, 9), transport_dtype=dtype)
@@ -282,7 +282,7 @@ def test_half_the_bytes_travel() -> None:
     assert sizes["float32"] == 2 * sizes["bfloat16"] == 5 * 8 + 5 * 17 * 4 + 9 * 4 + 5 * 8
 
 
-def test_ids_of_the_longest_tables_are_int64() -> None:
+def test_ids_of_tables_beyond_int32_are_sent_as_int64() -> None:
     long = make_spec(1 << 32, 1, shape=(1 << 32, 1))
     ids = np.array([1 << 31, (1 << 32) - 1])
     pull = Pull([Fetch(TABLE, IDS), Fetch(long, ids)], {}, 0, transport.BFLOAT16)

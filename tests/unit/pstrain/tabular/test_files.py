@@ -25,7 +25,7 @@ def write(folder: pathlib.Path, name: str, text: str) -> str:
     return str(folder / name)
 
 
-def test_globs_folders_and_files(tmp_path: pathlib.Path) -> None:
+def test_glob_folder_and_file_paths_are_opened(tmp_path: pathlib.Path) -> None:
     for index in range(2):
         pq.write_table(pa.table({"a": [index, index]}), tmp_path / f"part-{index}.parquet")
     for pattern in ("*.parquet", "part-?.parquet", "."):
@@ -33,7 +33,7 @@ def test_globs_folders_and_files(tmp_path: pathlib.Path) -> None:
     assert len(open_files(str(tmp_path / "part-1.parquet")).to_table()) == 2
 
 
-def test_folders_of_folders_and_urls_of_folders(tmp_path: pathlib.Path) -> None:
+def test_nested_folders_and_folder_urls_are_opened(tmp_path: pathlib.Path) -> None:
     for index in range(2):
         (tmp_path / f"day={index}").mkdir()
         pq.write_table(pa.table({"a": [index, index]}), tmp_path / f"day={index}" / "a.parquet")
@@ -47,7 +47,7 @@ def test_folders_of_folders_and_urls_of_folders(tmp_path: pathlib.Path) -> None:
             open_files(folder)
 
 
-def test_csv_and_tsv(tmp_path: pathlib.Path) -> None:
+def test_csv_tsv_and_other_delimiters_are_read(tmp_path: pathlib.Path) -> None:
     commas = write(tmp_path, "a.csv", "x,y\n1,a\n2,b\n")
     tabs = write(tmp_path, "b.tsv", "x\ty\n1\ta\n2\tb\n")
     assert open_files(commas).to_table().equals(open_files(tabs).to_table())
@@ -61,14 +61,14 @@ def test_csv_and_tsv(tmp_path: pathlib.Path) -> None:
         open_files(write(tmp_path, "d.json", '{"x": 1}\n'), delimiter=";")
 
 
-def test_known_types_win_over_those_found_and_no_column_is_lost(tmp_path: pathlib.Path) -> None:
+def test_given_types_override_inferred_ones_and_keep_all_columns(tmp_path: pathlib.Path) -> None:
     path = write(tmp_path, "a.csv", "x,y\n1,2\n3,4\n")
     schema = open_files(path, {"x": "double", "absent": "int64"}).schema
     assert schema.field("x").type == pa.float64()
     assert schema.field("y").type == pa.int64()
 
 
-def test_what_is_wrong_is_said(tmp_path: pathlib.Path) -> None:
+def test_missing_unsupported_mixed_or_empty_files_are_refused(tmp_path: pathlib.Path) -> None:
     with pytest.raises(NotFoundError, match=r"no file matches .*nothing"):
         open_files(str(tmp_path / "nothing*.csv"))
     with pytest.raises(InvalidArgumentError, match="one kind"):
@@ -82,7 +82,7 @@ def test_what_is_wrong_is_said(tmp_path: pathlib.Path) -> None:
         open_files(str(tmp_path / "none.parquet"))
 
 
-def test_types_are_stated_of_text_alone(tmp_path: pathlib.Path) -> None:
+def test_types_option_is_refused_for_files_that_have_types(tmp_path: pathlib.Path) -> None:
     check_types(
         open_files(write(tmp_path, "a.csv", "x\n1\n"), {"x": "string"}), {"x": "string"}, ""
     )
@@ -92,7 +92,7 @@ def test_types_are_stated_of_text_alone(tmp_path: pathlib.Path) -> None:
         check_types(dataset, {"x": "string"}, "the data")
 
 
-def test_of_remedies_in_programs_a_command_names_its_own(tmp_path: pathlib.Path) -> None:
+def test_replacing_remedy_changes_remedy_in_error(tmp_path: pathlib.Path) -> None:
     mixed = open_files(write(tmp_path, "a.csv", "x\n1\n"), {"x": "int64"})
     write(tmp_path, "a.csv", "x\none\n")
     with (
@@ -108,14 +108,14 @@ def test_of_remedies_in_programs_a_command_names_its_own(tmp_path: pathlib.Path)
         open_files(str(tmp_path / "*.csv")).to_table()
 
 
-def test_missing_columns_are_named_with_those_there_are(tmp_path: pathlib.Path) -> None:
+def test_missing_column_error_lists_available_columns(tmp_path: pathlib.Path) -> None:
     dataset = open_files(write(tmp_path, "a.csv", "x,y\n1,2\n"))
     check_columns(dataset, ["x", "y"], "the data")
     with pytest.raises(InvalidArgumentError, match=r"the data has no column 'z'; it has x, y"):
         check_columns(dataset, ["x", "z"], "the data")
 
 
-def test_a_file_that_is_read_is_not_written(tmp_path: pathlib.Path) -> None:
+def test_output_that_is_an_input_file_is_refused(tmp_path: pathlib.Path) -> None:
     write(tmp_path, "a.csv", "x\n1\n")
     (tmp_path / "link.csv").symlink_to(tmp_path / "a.csv")
     check_output(tmp_path / "b.csv", str(tmp_path / "*.csv"))
@@ -124,7 +124,7 @@ def test_a_file_that_is_read_is_not_written(tmp_path: pathlib.Path) -> None:
             check_output(tmp_path / name, str(tmp_path / "a.csv"))
 
 
-def test_json_lines_and_arrow_files(tmp_path: pathlib.Path) -> None:
+def test_json_lines_and_feather_files_are_read(tmp_path: pathlib.Path) -> None:
     lines = "".join(f'{{"x": {x}, "y": "{y}"}}\n' for x, y in ((1, "a"), (2, "b")))
     (tmp_path / "c.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
     table = open_files(write(tmp_path, "a.csv", "x,y\n1,a\n2,b\n")).to_table()
@@ -136,7 +136,7 @@ def test_json_lines_and_arrow_files(tmp_path: pathlib.Path) -> None:
     assert schema.field("y").type == pa.string()
 
 
-def test_a_file_is_written_into_a_folder_that_is_there(tmp_path: pathlib.Path) -> None:
+def test_output_needs_existing_folder_and_file_name(tmp_path: pathlib.Path) -> None:
     data = write(tmp_path, "a.csv", "x\n1\n")
     with pytest.raises(NotFoundError, match=r"there is no folder '.*none', make it"):
         check_output(tmp_path / "none" / "b.csv", data)

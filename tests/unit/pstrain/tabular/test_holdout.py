@@ -25,7 +25,7 @@ def batch(rows: int = ROWS) -> pa.RecordBatch:
     )
 
 
-def test_both_parts_together_are_all_rows_once() -> None:
+def test_training_and_validation_parts_contain_each_row_once() -> None:
     rows = batch()
     parts = [HoldOut(0.2, part)(rows) for part in ("training", "validation")]
     ids = np.concatenate([part["id"].to_numpy() for part in parts])
@@ -33,31 +33,31 @@ def test_both_parts_together_are_all_rows_once() -> None:
     assert parts[1].num_rows / ROWS == pytest.approx(0.2, abs=0.01)
 
 
-def test_the_side_of_a_row_does_not_depend_on_its_batch() -> None:
+def test_part_of_row_does_not_depend_on_batch() -> None:
     rows, part = batch(), HoldOut(0.3, "validation")
     whole = part(rows)["id"].to_pylist()
     pieces = [part(rows.slice(at, 333))["id"].to_pylist() for at in range(0, ROWS, 333)]
     assert [value for piece in pieces for value in piece] == whole
 
 
-def test_another_seed_holds_out_other_rows() -> None:
+def test_different_seed_holds_out_different_rows() -> None:
     rows = batch()
     first, second = (set(HoldOut(0.2, "validation", s)(rows)["id"].to_pylist()) for s in (0, 1))
     assert len(first & second) / len(first) == pytest.approx(0.2, abs=0.05)
 
 
-def test_equal_rows_stay_together() -> None:
+def test_equal_rows_are_in_same_part() -> None:
     rows = pa.RecordBatch.from_pydict({"a": [1, 2] * 500, "b": ["x", None] * 500})
     assert HoldOut(0.5, "training")(rows).num_rows in (0, 500, 1000)
 
 
 @pytest.mark.parametrize("share", [0.0, 1.0, -0.1, 2.0])
-def test_the_share_is_between_none_and_all(share: float) -> None:
+def test_share_outside_zero_to_one_is_refused(share: float) -> None:
     with pytest.raises(InvalidArgumentError, match="between 0 and 1"):
         HoldOut(share, "training")
 
 
-def test_lists_tell_rows_apart_by_their_values_and_order() -> None:
+def test_row_hash_depends_on_values_and_order_of_lists() -> None:
     rows = [["a", "b"], ["b", "a"], ["a"], [], None, ["a", "b"], ["b"], ["a", "a"]]
     hashes = _hash_rows(pa.RecordBatch.from_pydict({"tags": rows}), 0).tolist()
     assert hashes[0] == hashes[5]
@@ -69,7 +69,7 @@ def test_lists_tell_rows_apart_by_their_values_and_order() -> None:
     assert len(set(_hash_rows(empty, 0).tolist())) == 1
 
 
-def test_columns_that_have_no_form_as_text_do_not_matter() -> None:
+def test_row_hash_ignores_columns_without_text_form() -> None:
     plain = {"x": list(range(100)), "digest": pa.array([b"\xff\xfe"] * 100, pa.binary(2))}
     nested = {
         "place": [{"lat": 1.5}] * 100,

@@ -34,14 +34,14 @@ def table(**columns: object) -> pa.Table:
 OPTIONS = ColumnOptions(label="clicked")
 
 
-def test_types_and_distinct_values_tell_dense_from_categorical() -> None:
+def test_columns_are_classified_by_type_and_distinct_values() -> None:
     found = inspect(table(), OPTIONS)
     assert set(found.preparation.dense) == {"price", "amount"}
     assert set(found.preparation.categorical) == {"hour", "user_id", "digest", "site", "mobile"}
     assert set(found.reasons) == set(table().column_names)
 
 
-def test_the_user_has_the_last_word() -> None:
+def test_column_options_override_classification() -> None:
     found = inspect(
         table(),
         ColumnOptions(label="clicked", dense=["hour"], categorical=["amount"], ignore=["digest"]),
@@ -52,42 +52,42 @@ def test_the_user_has_the_last_word() -> None:
     assert found.reasons["digest"] == "left out: --ignore"
 
 
-def test_buckets_have_room_for_the_values_of_the_sample() -> None:
+def test_bucket_counts_follow_distinct_values_of_sample() -> None:
     categorical = inspect(table(), OPTIONS).schema.categorical
     assert categorical["site"].buckets == 512
     assert categorical["mobile"].buckets == 64
     assert categorical["user_id"].buckets == 16_384
 
 
-def test_normalisation_is_that_of_the_sample() -> None:
+def test_normalization_is_computed_from_sample() -> None:
     sample = table()
     mean, std = inspect(sample, OPTIONS).schema.normalization["price"]
     assert mean == pytest.approx(sample["price"].to_numpy().mean(), rel=1e-5)
     assert std == pytest.approx(sample["price"].to_numpy().std(), rel=1e-5)
 
 
-def test_long_tails_are_taken_the_logarithm_of() -> None:
+def test_long_tailed_columns_get_log1p() -> None:
     tail = np.random.default_rng(1).lognormal(0.0, 3.0, ROWS)
     found = inspect(table(spent=tail, balance=-tail), OPTIONS)
     assert found.preparation.log1p == ("spent",)
     assert found.schema.normalization["spent"][0] == pytest.approx(np.log1p(tail).mean(), rel=1e-4)
 
 
-def test_constant_and_empty_columns_do_no_harm() -> None:
+def test_constant_and_empty_columns_get_unit_deviation() -> None:
     nothing = pa.nulls(ROWS, pa.float64())
     found = inspect(table(same=np.full(ROWS, 7.5), nothing=nothing), OPTIONS)
     assert found.schema.normalization["same"] == (7.5, 1.0)
     assert found.schema.normalization["nothing"] == (0.0, 1.0)
 
 
-def test_columns_that_are_no_features_are_left_out_and_named() -> None:
+def test_columns_unusable_as_features_are_left_out_with_reason() -> None:
     moments = [datetime.datetime(2020, 1, 1)] * ROWS
     found = inspect(table(seen_at=moments), OPTIONS)
     assert "seen_at" not in found.preparation.columns
     assert found.reasons["seen_at"].startswith("left out: timestamp")
 
 
-def test_any_two_values_are_a_label() -> None:
+def test_label_may_have_any_two_values() -> None:
     answers = np.where(np.arange(ROWS) % 3 == 0, "yes", "no")
     found = inspect(table(clicked=answers), OPTIONS)
     assert found.preparation.label_values == ("no", "yes")
@@ -101,32 +101,32 @@ def test_any_two_values_are_a_label() -> None:
         (pa.array([None, 1] * (ROWS // 2)), "holds 1000 nulls"),
     ],
 )
-def test_a_label_has_two_values(values: object, message: str) -> None:
+def test_label_without_exactly_two_values_is_refused(values: object, message: str) -> None:
     with pytest.raises(DataError, match=f"'clicked'.*{message}"):
         inspect(table(clicked=values), OPTIONS)
 
 
-def test_names_that_are_not_there_are_refused_with_those_that_are() -> None:
+def test_unknown_or_contradictory_column_options_are_refused() -> None:
     with pytest.raises(InvalidArgumentError, match=r"--dense names 'prize'.*price"):
         inspect(table(), ColumnOptions(label="clicked", dense=["prize"]))
     with pytest.raises(InvalidArgumentError, match="--label and --ignore"):
         inspect(table(), ColumnOptions(label="clicked", ignore=["clicked"]))
 
 
-def test_text_that_is_to_be_dense_is_refused_by_its_column() -> None:
+def test_text_column_given_as_dense_is_refused_by_name() -> None:
     options = ColumnOptions(label="clicked", dense=["site"])
     with pytest.raises(InvalidArgumentError, match="dense column 'site' must hold numbers"):
         inspect(table(site=["a"] * ROWS), options)
 
 
-def test_no_feature_left_is_an_error() -> None:
+def test_table_without_any_feature_is_refused() -> None:
     with pytest.raises(DataError, match="no column is left"):
         inspect(
             table().select(["clicked", "hour"]), ColumnOptions(label="clicked", ignore=["hour"])
         )
 
 
-def test_lists_are_pooled_as_the_user_says() -> None:
+def test_list_columns_are_pooled_by_given_options() -> None:
     lists = {
         "tags": [["a", "b"][: value % 3] for value in range(ROWS)],
         "pages": [[value, value + 1] for value in range(ROWS)],
@@ -141,31 +141,31 @@ def test_lists_are_pooled_as_the_user_says() -> None:
     assert (categorical["tags"].buckets, categorical["pages"].buckets) == (64, 16_384)
     assert categorical["site"].pooling is None
     assert found.reasons["tags"] == "categorical: lists of string, pooled by sqrtn"
-    assert found.reasons["vector"] == "left out: lists of double are no categories"
+    assert found.reasons["vector"] == "left out: lists of double are not categories"
     assert inspect(table(**lists), OPTIONS).schema.categorical["pages"].pooling == "mean"
 
 
-def test_what_is_no_list_is_not_pooled() -> None:
+def test_pooling_option_for_non_list_column_is_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="--pooling names 'site', which holds string"):
         inspect(table(), ColumnOptions(label="clicked", pooling={"site": "sum"}))
     with pytest.raises(InvalidArgumentError, match="--pooling names 'sites', which the data"):
         inspect(table(), ColumnOptions(label="clicked", pooling={"sites": "sum"}))
 
 
-def test_weights_of_rows_are_no_feature() -> None:
+def test_weight_column_is_prepared_but_is_no_feature() -> None:
     found = inspect(table(), ColumnOptions(label="clicked", weights="price"))
     assert "price" not in found.preparation.columns
     prepared = found.preparation(table().to_batches()[0])
     assert prepared["price"].equals(table()["price"].chunk(0).cast(pa.float32()))
-    with pytest.raises(DataError, match="weights of column 'site' are no numbers but string"):
+    with pytest.raises(DataError, match="weights of column 'site' are not numbers but string"):
         inspect(table(), ColumnOptions(label="clicked", weights="site"))
-    with pytest.raises(DataError, match="weights of column 'price', row 1: nan is no weight"):
+    with pytest.raises(DataError, match="weights of column 'price', row 1: nan is not a weight"):
         found.preparation(table(price=[1.0, np.nan] * (ROWS // 2)).to_batches()[0])
     with pytest.raises(InvalidArgumentError, match="'clicked' is named by --label and --weights"):
         inspect(table(), ColumnOptions(label="clicked", weights="clicked"))
 
 
-def test_types_are_kept_of_the_columns_in_use() -> None:
+def test_types_are_recorded_for_used_columns_only() -> None:
     more = {
         "seen": pa.array([datetime.date(2026, 1, 1)] * ROWS),
         "cost": pa.array([1] * ROWS, pa.decimal128(10, 2)),

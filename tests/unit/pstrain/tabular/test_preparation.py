@@ -35,7 +35,7 @@ def batch(**columns: object) -> pa.RecordBatch:
     )
 
 
-def test_columns_become_what_the_model_reads() -> None:
+def test_prepared_columns_have_model_types_and_order() -> None:
     found = PREPARATION(batch())
     assert found.schema.names == ["price", "count", "site", "size", "answer"]
     assert found["answer"].to_pylist() == [1, 0, 1]
@@ -46,45 +46,47 @@ def test_columns_become_what_the_model_reads() -> None:
     assert found["size"].type == pa.string()
 
 
-def test_types_of_integers_do_not_change_what_they_are() -> None:
+def test_prepared_integer_category_does_not_depend_on_width() -> None:
     narrow, wide = (
         PREPARATION(batch(size=pa.array([1, 2, 3], type_))) for type_ in (pa.int8(), pa.int64())
     )
     assert narrow.equals(wide)
 
 
-def test_rows_without_a_label_are_prepared_without_one() -> None:
+def test_rows_without_label_column_are_prepared_without_label() -> None:
     found = PREPARATION(batch().drop_columns(["answer"]))
     assert found.schema.names == ["price", "count", "site", "size"]
 
 
-def test_no_rows_give_no_rows() -> None:
+def test_empty_batch_is_prepared_to_empty_batch() -> None:
     assert PREPARATION(batch().slice(0, 0)).num_rows == 0
 
 
 @pytest.mark.parametrize("values", [["yes", "no", "maybe"], ["yes", None, "no"]])
-def test_other_labels_are_refused(values: list[str | None]) -> None:
+def test_unknown_label_values_are_refused(values: list[str | None]) -> None:
     with pytest.raises(DataError, match="label column 'answer'"):
         PREPARATION(batch(answer=values))
 
 
-def test_labels_of_another_type_are_refused_by_name() -> None:
+def test_labels_of_other_type_are_refused_with_training_values() -> None:
     said = "label column 'answer' holds int64; in training its values were 'no' and 'yes'"
     with pytest.raises(DataError, match=said):
         PREPARATION(batch(answer=[1, 0, 1]))
 
 
-def test_text_that_is_no_number_is_refused_by_its_column() -> None:
+def test_text_in_dense_column_is_refused_by_column_name() -> None:
     with pytest.raises(InvalidArgumentError, match="column 'price' holds string"):
         PREPARATION(batch(price=["1.5", "cheap", "2"]))
 
 
-def test_it_is_kept_as_json(tmp_path: pathlib.Path) -> None:
+def test_preparation_survives_save_and_load(tmp_path: pathlib.Path) -> None:
     PREPARATION.save(tmp_path)
     assert Preparation.load(tmp_path) == PREPARATION
 
 
-def test_damage_and_absence_are_told_apart(tmp_path: pathlib.Path) -> None:
+def test_missing_and_damaged_preparation_files_give_different_errors(
+    tmp_path: pathlib.Path,
+) -> None:
     with pytest.raises(NotFoundError, match="pstrain train"):
         Preparation.load(tmp_path)
     (tmp_path / FILE).write_text('{"format": 1, "label"')
@@ -92,7 +94,7 @@ def test_damage_and_absence_are_told_apart(tmp_path: pathlib.Path) -> None:
         Preparation.load(tmp_path)
 
 
-def test_lists_become_lists_of_numbers_or_text(tmp_path: pathlib.Path) -> None:
+def test_list_columns_are_prepared_as_lists_of_numbers_or_text(tmp_path: pathlib.Path) -> None:
     prepared = Preparation(label="y", label_values=(0, 1), lists=("a", "b", "c"))
     columns = {
         "a": pa.array([[True], None, []], pa.large_list(pa.bool_())),
@@ -120,7 +122,7 @@ def test_lists_become_lists_of_numbers_or_text(tmp_path: pathlib.Path) -> None:
         ("double", pa.array([3.0, None, 5.0]), pa.array([3, None, 5])),
     ],
 )
-def test_a_category_is_the_same_whichever_way_its_file_writes_it(
+def test_category_is_prepared_equally_from_other_column_type(
     trained: str, values: pa.Array, others: pa.Array
 ) -> None:
     prepared = Preparation(label="y", label_values=(0, 1), categorical=("a",), types={"a": trained})
@@ -128,14 +130,14 @@ def test_a_category_is_the_same_whichever_way_its_file_writes_it(
     assert first.equals(second)
 
 
-def test_a_category_that_is_no_number_any_more_is_refused_by_its_column() -> None:
+def test_category_that_cannot_become_trained_type_is_refused_by_column() -> None:
     prepared = Preparation(label="y", label_values=(0, 1), categorical=("a",), types={"a": "int64"})
     for values in (["x"], [1.5]):
         with pytest.raises(InvalidArgumentError, match=r"column 'a' holds .* not become int64"):
             prepared(pa.RecordBatch.from_pydict({"a": values}))
 
 
-def test_ids_beyond_int64_and_bytes_that_are_no_text_are_categories() -> None:
+def test_uint64_ids_and_non_utf8_bytes_are_accepted_as_categories() -> None:
     prepared = Preparation(label="y", label_values=(0, 1), categorical=("a", "b"))
     ids = pa.array([2**64 - 1, 2**63, 7], pa.uint64())
     found = prepared(pa.RecordBatch.from_pydict({"a": ids, "b": [b"\xff\xfe", b"\xe9", b"z"]}))
@@ -143,7 +145,7 @@ def test_ids_beyond_int64_and_bytes_that_are_no_text_are_categories() -> None:
     assert found["b"].cast(pa.binary()).to_pylist() == [b"\xff\xfe", b"\xe9", b"z"]
 
 
-def test_text_of_no_characters_is_null_as_csv_writes_it(tmp_path: pathlib.Path) -> None:
+def test_blank_text_becomes_null_when_blank_is_null(tmp_path: pathlib.Path) -> None:
     written = pa.RecordBatch.from_pydict({"a": ["", "x", "", None]})
     prepared = Preparation(label="y", label_values=(0, 1), categorical=("a",), blank_is_null=True)
     prepared.save(tmp_path)

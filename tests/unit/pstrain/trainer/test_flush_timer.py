@@ -1,4 +1,4 @@
-"""The thread that looks after overdue work sleeps while there is none, and can be ended."""
+"""The flush timer's thread sleeps while no work is overdue, and can be closed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pstrain.trainer.flush_timer import FlushTimer
 DEADLINE_S = 30.0
 
 
-def test_it_looks_until_nothing_is_left_and_again_once_something_is_noted() -> None:
+def test_flush_timer_flushes_until_nothing_is_left_and_again_after_arm() -> None:
     looks = threading.Semaphore(0)
     left = [True, True, False]
 
@@ -33,7 +33,7 @@ def test_it_looks_until_nothing_is_left_and_again_once_something_is_noted() -> N
     flush_timer.close(DEADLINE_S)
 
 
-def test_it_ends_although_it_never_began() -> None:
+def test_flush_timer_closes_without_having_started() -> None:
     flush_timer = FlushTimer(lambda: False, period_s=0.001)
     flush_timer.close(DEADLINE_S)
     flush_timer.arm()

@@ -33,7 +33,7 @@ class Source:
         self.is_closed = True
 
 
-def test_it_is_made_once_and_on_first_use() -> None:
+def test_iterator_is_created_once_on_first_use() -> None:
     made: list[Source] = []
 
     def make() -> Source:
@@ -46,7 +46,7 @@ def test_it_is_made_once_and_on_first_use() -> None:
     assert len(made) == 1
 
 
-def test_a_dataset_that_cannot_be_made_fails_whoever_uses_it() -> None:
+def test_dataset_that_cannot_be_created_fails_every_use() -> None:
     def make() -> Iterator[int]:
         raise OSError("no such bucket")
 
@@ -59,7 +59,7 @@ def test_a_dataset_that_cannot_be_made_fails_whoever_uses_it() -> None:
     assert depths[2] == depths[1], "it is told to the program, which need not read each time again"
 
 
-def test_one_that_is_closed_reads_no_more_and_opens_nothing() -> None:
+def test_closed_iterator_refuses_reads_and_does_not_reopen() -> None:
     made: list[Source] = []
 
     def make() -> Source:
@@ -86,7 +86,7 @@ def test_one_that_is_closed_reads_no_more_and_opens_nothing() -> None:
         (0, 1, StopIteration(), False),  # a run elsewhere would make its part twice
     ],
 )
-def test_a_run_knows_whether_it_only_met_the_end(
+def test_run_only_met_end_if_it_took_no_element_and_made_no_part(
     took: int, part: int, error: Exception, only: bool
 ) -> None:
     iterator = TrainerIterator(lambda: iter(range(took)), lambda _source, _receipt: None)
@@ -100,7 +100,7 @@ def test_a_run_knows_whether_it_only_met_the_end(
 
 
 @pytest.mark.parametrize(("took", "error"), [(1, KeyError("price")), (0, StopIteration())])
-def test_an_end_inside_a_step_tells_of_what_the_step_took(took: int, error: Exception) -> None:
+def test_end_of_data_after_taken_elements_gets_explaining_note(took: int, error: Exception) -> None:
     iterator = TrainerIterator(lambda: iter(range(took)), lambda _source, _receipt: None)
     commits: Any = None
     run = ClosureRun(StepToken("s", 1, 0), commits)
@@ -113,14 +113,14 @@ def test_an_end_inside_a_step_tells_of_what_the_step_took(took: int, error: Exce
     assert ["used up" in note for note in getattr(end, "__notes__", ())] == [True] * took
 
 
-def test_one_that_was_never_used_opens_nothing_once_it_is_closed() -> None:
+def test_iterator_closed_before_use_opens_nothing() -> None:
     iterator = TrainerIterator(lambda: pytest.fail("it was opened"))
     iterator.close()
     with pytest.raises(CancelledError):
         next(iterator)
 
 
-def test_what_is_made_while_it_is_closed_is_closed_too() -> None:
+def test_source_created_during_close_is_closed_too() -> None:
     made: list[Source] = []
 
     def make() -> Source:
@@ -134,7 +134,7 @@ def test_what_is_made_while_it_is_closed_is_closed_too() -> None:
     assert made[0].is_closed
 
 
-def test_a_generator_is_closed_by_the_thread_that_is_inside_of_it() -> None:
+def test_generator_in_use_is_closed_by_the_thread_that_reads_it() -> None:
     """The thread that reads the coordinator's messages must not close it: that raises an error."""
     inside, go_on, is_closed = threading.Event(), threading.Event(), threading.Event()
 
@@ -158,12 +158,12 @@ def test_a_generator_is_closed_by_the_thread_that_is_inside_of_it() -> None:
     assert is_closed.is_set()
 
 
-def test_what_goes_wrong_in_closing_is_told_to_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    class Unruly(Source):
+def test_error_while_closing_source_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    class SourceFailingToClose(Source):
         def close(self) -> None:
             raise OSError("the connection is gone")
 
-    iterator = TrainerIterator(Unruly)
+    iterator = TrainerIterator(SourceFailingToClose)
     next(iterator)
     iterator.close()
     assert "OSError('the connection is gone')" in caplog.text

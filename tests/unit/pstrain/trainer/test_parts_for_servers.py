@@ -34,7 +34,7 @@ def spec_on(servers: Sequence[int], cuts: Sequence[int]) -> VariableSpec:
 
 
 @given(CUTS, CUTS, st.lists(st.integers(0, 3), min_size=1, max_size=4))
-def test_a_server_hears_of_the_parts_with_rows_of_its_shards(
+def test_server_gets_the_saved_parts_that_overlap_its_shards(
     saved: list[int], cuts: list[int], servers: list[int]
 ) -> None:
     spec, of_table = spec_on(servers, cuts), parts("table", [0, *saved, ROWS])
@@ -50,7 +50,7 @@ def test_a_server_hears_of_the_parts_with_rows_of_its_shards(
         assert parts_for(ps, {"table": spec}, [*of_others, *of_table]) == wanted
 
 
-def test_a_server_that_lacks_rows_hears_what_there_is() -> None:
+def test_server_gets_available_parts_when_saved_rows_are_missing() -> None:
     found = parts("table", [0, 10])
     assert parts_for(0, {"table": spec_on([0, 1], [20])}, found) == found
     assert parts_for(1, {"table": spec_on([0, 1], [20])}, found) == found

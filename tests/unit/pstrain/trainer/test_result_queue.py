@@ -1,4 +1,4 @@
-"""Which results of a trainer are sent together, and that none is held back for long."""
+"""Which results of a trainer are sent in one message, and how long results are held back."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _result(closure: int, **fields: Any) -> pb.RunReply:
     return pb.RunReply(results=[pb.ClosureResult(id=closure, value=b"1", **fields)])
 
 
-def _reports(to_do: int, *ended: Any) -> ResultQueue:
+def _queue_of(to_do: int, *ended: Any) -> ResultQueue:
     made = ResultQueue(lambda: to_do)
     for each in ended:
         made.put(each)
@@ -42,13 +42,13 @@ def _taken(made: ResultQueue) -> list[int]:
 
 
 @pytest.mark.usefixtures("patient")
-def test_what_has_ended_travels_together() -> None:
-    assert _taken(_reports(0, _result(1), _result(2), _result(3))) == [1, 2, 3]
+def test_ended_results_are_sent_in_one_message() -> None:
+    assert _taken(_queue_of(0, _result(1), _result(2), _result(3))) == [1, 2, 3]
 
 
 @pytest.mark.usefixtures("patient")
-def test_results_wait_until_as_many_have_ended_as_are_left_to_do() -> None:
-    made = _reports(3, _result(1))
+def test_results_are_held_until_as_many_have_ended_as_remain_to_do() -> None:
+    made = _queue_of(3, _result(1))
     found: list[list[int]] = []
     taking = threading.Thread(target=lambda: found.append(_taken(made)))
     taking.start()
@@ -58,49 +58,49 @@ def test_results_wait_until_as_many_have_ended_as_are_left_to_do() -> None:
     assert found == [[1, 2, 3]]
 
 
-def test_half_of_the_work_that_may_wait_here_ends_before_its_results_go_by_time() -> None:
+def test_hold_max_covers_half_of_the_work_queued_ahead() -> None:
     assert result_queue.HOLD_MAX_S >= AHEAD_S / 2
 
 
-def test_an_end_is_held_as_long_as_its_result_may_lie_here_and_looked_for_no_more_often() -> None:
+def test_held_end_period_is_half_of_hold_max() -> None:
     assert 2 * HELD_S == result_queue.HOLD_MAX_S
 
 
-def test_results_do_not_wait_for_long() -> None:
-    assert _taken(_reports(1_000, _result(1))) == [1]
+def test_results_are_sent_after_hold_time_without_further_results() -> None:
+    assert _taken(_queue_of(1_000, _result(1))) == [1]
 
 
 @pytest.mark.usefixtures("patient")
-def test_what_somebody_may_wait_for_is_taken_at_once() -> None:
+def test_urgent_results_positions_and_services_are_sent_at_once() -> None:
     for urgent in (
         _result(2, needs_settling=True),
         _result(2, is_prepared=True),
         pb.RunReply(positions=[pb.Position(resource_id="r")]),
         pb.RunReply(services=["grpc://a:1"]),
     ):
-        made = _reports(1_000, _result(1), urgent)
+        made = _queue_of(1_000, _result(1), urgent)
         assert _taken(made)[0] == 1
         made.put(_result(3))
         assert not made._is_due()
 
 
 @pytest.mark.usefixtures("patient")
-def test_the_end_and_errors_come_after_what_ended_before_them() -> None:
+def test_end_of_stream_and_errors_come_after_earlier_results() -> None:
     error = ValueError("x")
     for end in (None, error):
-        made = _reports(1_000, _result(1), end, _result(2))
+        made = _queue_of(1_000, _result(1), end, _result(2))
         assert _taken(made) == [1]
         assert made.take() is end
         assert _taken(made) == [2]
 
 
 @pytest.mark.usefixtures("patient")
-def test_messages_are_bounded() -> None:
+def test_result_messages_are_bounded_in_count_and_size() -> None:
     many = range(2 * RESULTS_PER_MESSAGE + 1)
-    made = _reports(0, *(_result(closure) for closure in many))
+    made = _queue_of(0, *(_result(closure) for closure in many))
     found = [_taken(made) for _ in range(3)]
     assert [len(each) for each in found] == [RESULTS_PER_MESSAGE, RESULTS_PER_MESSAGE, 1]
     assert list(itertools.chain(*found)) == list(many)
     large = pb.RunReply(results=[pb.ClosureResult(id=1, value=bytes(1 << 20))])
-    made = _reports(0, large, _result(2))
+    made = _queue_of(0, large, _result(2))
     assert [_taken(made), _taken(made)] == [[1], [2]]

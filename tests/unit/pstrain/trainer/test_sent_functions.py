@@ -15,7 +15,7 @@ from pstrain.trainer.trainer_session import TrainerSession
 from pstrain.wire import trainer_pb2 as pb
 
 
-def test_what_was_used_longest_ago_is_forgotten() -> None:
+def test_least_recently_used_function_is_forgotten() -> None:
     sent = SentFunctions(functions_max=2)
     for name in "abc":
         assert not sent.use(name)
@@ -27,7 +27,7 @@ def test_what_was_used_longest_ago_is_forgotten() -> None:
     assert sent.forget() == []
 
 
-def test_large_functions_are_forgotten_sooner_but_not_the_last() -> None:
+def test_functions_beyond_byte_limit_are_forgotten_except_newest() -> None:
     sent = SentFunctions(bytes_max=100)
     for name in "abc":
         sent.add(name, 60)
@@ -41,7 +41,7 @@ def test_large_functions_are_forgotten_sooner_but_not_the_last() -> None:
     st.lists(st.lists(st.sampled_from("abcdef"), min_size=1, max_size=4), max_size=30),
     st.integers(1, 3),
 )
-def test_a_trainer_has_every_function_that_it_is_not_sent(
+def test_function_not_sent_again_is_still_held_by_trainer(
     batches: list[list[str]], functions_max: int
 ) -> None:
     sent, held = SentFunctions(functions_max=functions_max), set[str]()
@@ -71,7 +71,7 @@ def message(*names: str, dropped: tuple[str, ...] = ()) -> pb.RunRequest:
     return pb.RunRequest(functions=functions, dropped_function_ids=dropped)
 
 
-def test_a_closure_keeps_its_function_though_the_trainer_forgets_it() -> None:
+def test_closure_keeps_its_function_after_trainer_forgets_it() -> None:
     made = trainer()
     made.define(message("a"))
     order = made.order(pb.Closure(id=1, function_id="a"))
@@ -82,7 +82,7 @@ def test_a_closure_keeps_its_function_though_the_trainer_forgets_it() -> None:
     made.close()
 
 
-def test_trainers_know_how_many_make_one_step() -> None:
+def test_trainer_strategy_knows_num_replicas_in_sync() -> None:
     made = trainer(num_replicas_in_sync=4)
     strategy = made._resolve(("strategy",))
     assert strategy.num_replicas_in_sync == 4

@@ -28,14 +28,12 @@ def _connect(_request: pb.ConfigureRequest) -> Any:
     return _Parameters()
 
 
-def test_a_stream_that_reaches_a_trainer_started_anew_ends_and_the_coordinator_configures_it() -> (
-    None
-):
+def test_stream_to_unconfigured_trainer_ends_without_error() -> None:
     service = TrainerService(_connect)
     assert list(service.run_closures(iter([pb.RunRequest(session="s1")]))) == []
 
 
-def test_a_stream_of_another_coordinator_is_refused() -> None:
+def test_stream_of_another_coordinator_is_refused() -> None:
     service = TrainerService(_connect)
     service.configure(pb.ConfigureRequest(session="s2", incarnation=1))
     with pytest.raises(FailedPreconditionError, match="another coordinator"):
@@ -46,7 +44,7 @@ def test_a_stream_of_another_coordinator_is_refused() -> None:
 _seen: contextvars.ContextVar[int] = contextvars.ContextVar("seen", default=0)
 
 
-def test_a_closure_is_in_its_trainers_scope_and_finds_nothing_that_an_earlier_one_has_set() -> None:
+def test_closure_runs_in_trainer_scope_with_fresh_context() -> None:
     def count() -> tuple[int, int, bool]:
         _seen.set(_seen.get() + 1)
         return _seen.get(), get_current_worker_index(), has_strategy()

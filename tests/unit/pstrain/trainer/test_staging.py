@@ -41,7 +41,7 @@ def run_after(parts_decided: int) -> ClosureRun:
     return ClosureRun(StepToken("s", 0, 1), Commits(), parts_decided)
 
 
-def test_parts_without_elements_are_not_made_again() -> None:
+def test_decided_part_without_elements_is_not_made_again() -> None:
     run = run_after(1)
     run.add(0, {}, None)
     assert run.was_decided
@@ -49,7 +49,7 @@ def test_parts_without_elements_are_not_made_again() -> None:
     assert not run.was_decided
 
 
-def test_parts_with_elements_are_made_of_the_new_elements() -> None:
+def test_rerun_part_with_elements_is_made_from_new_elements() -> None:
     run, turns = run_after(1), Turns()
     run.take(turns.take(0, Rows(), run))
     assert not run.was_decided
@@ -58,7 +58,7 @@ def test_parts_with_elements_are_made_of_the_new_elements() -> None:
     assert run.was_decided
 
 
-def test_a_pull_goes_along_with_what_it_would_not_see_otherwise() -> None:
+def test_pull_carries_commit_only_for_uncommitted_changes_it_would_miss() -> None:
     commits, held = Commits(), Held()
     run = ClosureRun(StepToken("s", 0, 1), commits, held=held)
     pulls: Pulls = {0: ({"kind": "pull"}, None)}
@@ -73,7 +73,7 @@ def test_a_pull_goes_along_with_what_it_would_not_see_otherwise() -> None:
     assert commits.made == [("held", pulls), ("part", pulls)]
 
 
-def test_what_is_read_otherwise_waits_for_the_same() -> None:
+def test_plain_read_commits_held_part_first() -> None:
     commits = Commits()
     run = ClosureRun(StepToken("s", 0, 1), commits, held=Held())
     run.before_read([1])

@@ -61,13 +61,13 @@ def calls_of_a_step(variables: int) -> int:
     return calls[-1]
 
 
-def test_a_variable_costs_a_server_few_calls_and_a_step_not_many() -> None:
+def test_server_step_stays_within_python_call_budget() -> None:
     one, nine = calls_of_a_step(1), calls_of_a_step(9)
     assert (nine - one) / 8 <= 20
     assert one <= 145
 
 
-def test_a_pull_looks_once_whether_its_ids_are_in_range(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pull_checks_id_range_once(monkeypatch: pytest.MonkeyPatch) -> None:
     store, spec, looks = Store(), variable(0), []
     store.create(spec, 0)
     first_outside = shard_rows.updates.first_outside
@@ -90,5 +90,5 @@ def calls_of_encoding(columns: int) -> int:
     return calls_of(lambda: schema.encode(batch))
 
 
-def test_a_categorical_column_costs_few_calls_to_encode() -> None:
+def test_categorical_column_encoding_stays_within_python_call_budget() -> None:
     assert (calls_of_encoding(12) - calls_of_encoding(4)) / 8 <= 14

@@ -79,7 +79,7 @@ def trainer() -> Trainer:
     return Trainer()
 
 
-def test_the_first_taken_commits_first(trainer: Trainer) -> None:
+def test_run_that_took_first_element_commits_first(trainer: Trainer) -> None:
     trainer.take("a", "b")
     trainer.change("a", "b", "c")
     assert trainer.group("b") is None
@@ -89,7 +89,7 @@ def test_the_first_taken_commits_first(trainer: Trainer) -> None:
     assert trainer.group("b") == ["b"]
 
 
-def test_what_waits_is_committed_before_the_next_element_is_taken() -> None:
+def test_staged_changes_are_committed_before_next_element_is_taken() -> None:
     commits = Commits()
     run = ClosureRun(StepToken("s", 1, 0), commits)
     run.before_take()
@@ -99,7 +99,7 @@ def test_what_waits_is_committed_before_the_next_element_is_taken() -> None:
     assert commits.made == [1]
 
 
-def test_those_that_lie_between_each_other_commit_together(trainer: Trainer) -> None:
+def test_runs_with_interleaved_elements_commit_together(trainer: Trainer) -> None:
     trainer.take("a", "b", "a", "b")
     trainer.change("a", "b")
     assert trainer.group("a") is None
@@ -107,14 +107,14 @@ def test_those_that_lie_between_each_other_commit_together(trainer: Trainer) -> 
     assert trainer.commit("a", "b") == [3]
 
 
-def test_each_source_has_an_order_of_its_own(trainer: Trainer) -> None:
+def test_each_source_has_separate_commit_order(trainer: Trainer) -> None:
     trainer.take("a", source=0)
     trainer.take("b", source=1)
     trainer.change("a", "b")
     assert trainer.group("b") == ["b"]
 
 
-def test_nothing_is_held_of_sources_that_have_nothing_open(trainer: Trainer) -> None:
+def test_sources_without_open_tickets_are_forgotten(trainer: Trainer) -> None:
     for source in range(3):
         trainer.take("a", source=source)
         trainer.commit("a")
@@ -123,7 +123,7 @@ def test_nothing_is_held_of_sources_that_have_nothing_open(trainer: Trainer) -> 
     assert not trainer.turns._waiting
 
 
-def test_a_source_goes_on_in_order_once_nothing_of_it_was_open(trainer: Trainer) -> None:
+def test_source_keeps_order_after_all_its_tickets_were_finished(trainer: Trainer) -> None:
     trainer.take("a")
     trainer.commit("a")
     trainer.take("b", "c")
@@ -132,7 +132,7 @@ def test_a_source_goes_on_in_order_once_nothing_of_it_was_open(trainer: Trainer)
     assert trainer.group("b") == ["b"]
 
 
-def test_an_end_on_its_way_holds_up_changes_but_not_other_ends(trainer: Trainer) -> None:
+def test_sent_end_blocks_later_changes_but_not_later_ends(trainer: Trainer) -> None:
     trainer.take("a", "b", "c")
     trainer.change("c")
     sent = list(trainer.run("a").tickets)
@@ -146,7 +146,7 @@ def test_an_end_on_its_way_holds_up_changes_but_not_other_ends(trainer: Trainer)
     assert trainer.group("c") == ["c"]
 
 
-def test_a_closure_that_failed_steps_out_of_the_order(trainer: Trainer) -> None:
+def test_failed_closure_does_not_block_commit_order(trainer: Trainer) -> None:
     trainer.take("a", "b")
     trainer.change("a", "b")
     trainer.run("a").drop_changes()
@@ -155,7 +155,7 @@ def test_a_closure_that_failed_steps_out_of_the_order(trainer: Trainer) -> None:
     assert trainer.group("b") == ["b"]
 
 
-def test_receipts_of_the_last_of_each_source(trainer: Trainer) -> None:
+def test_last_receipts_returns_latest_receipt_of_each_source(trainer: Trainer) -> None:
     trainer.take("a", "a", source=0)
     trainer.take("a", source=1)
     trainer.change("a")
@@ -164,7 +164,7 @@ def test_receipts_of_the_last_of_each_source(trainer: Trainer) -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcd"), st.booleans()), max_size=40))
-def test_when_all_are_ready_everything_commits_and_always_a_prefix(
+def test_ready_runs_all_commit_in_groups_that_form_prefixes(
     steps: list[tuple[str, bool]],
 ) -> None:
     trainer = Trainer()

@@ -7,14 +7,16 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import pytest
 
 from pstrain import results
 from pstrain.errors import CancelledError, InvalidArgumentError, UnavailableError
-from pstrain.trainer import committing, staging
+from pstrain.paramserver.commits import NOTES_MAX_BYTES
+from pstrain.trainer import committing
 from pstrain.trainer.committing import Committer
 from pstrain.trainer.outgoing import Answer, Answers, Message, Pulls
-from pstrain.trainer.staging import ClosureRun, HeldEnd, note
+from pstrain.trainer.staging import ClosureRun, HeldEnd, note, notes_max_bytes
 from pstrain.variables.parameters import step_scope
 from pstrain.vocabulary import StepToken
 from pstrain.wire import trainer_pb2 as pb
@@ -100,7 +102,7 @@ class Trainer:
 def trainer(monkeypatch: pytest.MonkeyPatch) -> Trainer:
     """Returns a trainer that commits overdue parts only when the test asks for it."""
 
-    class Nobody:
+    class TimerDrivenByTest:
         def __init__(self, _flush: Callable[[], bool], _period_s: float) -> None:
             self.waits_s: list[float] = []
 
@@ -108,11 +110,11 @@ def trainer(monkeypatch: pytest.MonkeyPatch) -> Trainer:
         def close(self, timeout_s: float) -> None:
             self.waits_s.append(timeout_s)
 
-    monkeypatch.setattr(committing, "FlushTimer", Nobody)
+    monkeypatch.setattr(committing, "FlushTimer", TimerDrivenByTest)
     return Trainer()
 
 
-def test_a_pull_goes_along_with_the_decision_and_the_commits(trainer: Trainer) -> None:
+def test_pull_is_joined_to_decide_and_commit_requests(trainer: Trainer) -> None:
     held = trainer.end(trainer.run(2), 0, 1)
     assert held is not None
     assert (trainer.servers.asked, trainer.sent) == ([], [])
@@ -123,13 +125,13 @@ def test_a_pull_goes_along_with_the_decision_and_the_commits(trainer: Trainer) -
     assert held.is_done
 
 
-def test_one_server_is_asked_once_and_others_are_not_asked(trainer: Trainer) -> None:
+def test_part_on_single_server_is_decided_there_without_prepare(trainer: Trainer) -> None:
     held = trainer.end(trainer.run(2), 1)
     assert list(trainer.run(3, held).read_with([], PULLS)) == [1]
     assert trainer.servers.asked == ["decide pull 1"]
 
 
-def test_a_closure_that_goes_on_pulls_with_what_it_changed(trainer: Trainer) -> None:
+def test_pull_within_closure_is_joined_to_decide_of_its_changes(trainer: Trainer) -> None:
     run = trainer.run(2)
     run.add(0, {"kind": "push"}, None)
     run.touch([VARIABLE])
@@ -139,7 +141,7 @@ def test_a_closure_that_goes_on_pulls_with_what_it_changed(trainer: Trainer) -> 
     assert trainer.sent == [(2, "value")]
 
 
-def test_what_a_closure_notes_is_told_with_the_part_unless_it_ends(trainer: Trainer) -> None:
+def test_notes_are_sent_with_decided_part_unless_closure_ends(trainer: Trainer) -> None:
     run = trainer.run(2)
     for notes in (["a", "b"], [], ["c"]):
         run.add(0, {"kind": "push"}, None)
@@ -156,21 +158,46 @@ def test_what_a_closure_notes_is_told_with_the_part_unless_it_ends(trainer: Trai
     assert [len(entry) for entry in trainer.servers.entries] == [6, 5, 6, 5]
 
 
-def test_a_closure_that_has_noted_much_is_told_to_end(
-    trainer: Trainer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(staging, "NOTED_MAX_BYTES", 2_500)
+def test_note_returns_false_when_noted_bytes_reach_limit(trainer: Trainer) -> None:
     run, answers = trainer.run(2), []
+    run.notes_max_bytes = 3_000
     with step_scope(run.token, run):
         for _ in range(3):
             run.add(0, {"kind": "push"}, None)
             answers.append(note(b"0" * 1_000))
             run.before_take()
     assert answers == [True, True, False]
+    assert [len(entry) for entry in trainer.servers.entries] == [6, 6, 5]
     assert note("by no closure")
 
 
-def test_a_thread_holds_one_part(trainer: Trainer) -> None:
+@pytest.mark.parametrize(
+    "value",
+    [
+        np.zeros(3_000_000, np.uint8),
+        (1, [{"x": b"0" * 1_600_000}]),
+        "x" * 1_600_000,
+        ("x" * 800_000, "x" * 800_000),
+    ],
+)
+def test_note_larger_than_limit_is_refused(value: Any, trainer: Trainer) -> None:
+    run = trainer.run(2)
+    with step_scope(run.token, run):
+        assert note("x" * 800_000)
+        assert not note(value)
+    assert run.notes == ["x" * 800_000]
+
+
+def test_limit_keeps_notes_of_all_running_closures() -> None:
+    for closures in (1, 3, 14, 64, 1_000):
+        limit = notes_max_bytes(closures)
+        # As many again may wait for their end to be committed.
+        assert 2 * closures * limit <= NOTES_MAX_BYTES // 2
+        committer = Committer(None, "t", list, list, lambda result, _: result, closures)  # type: ignore[arg-type]
+        assert committer.new_run(StepToken("s", 1, 0), 0).notes_max_bytes == limit
+
+
+def test_thread_holds_at_most_one_part(trainer: Trainer) -> None:
     first = trainer.end(trainer.run(2), 0)
     second = trainer.end(trainer.run(3, first), 0)
     assert trainer.sent == [(2, "value")]
@@ -182,7 +209,7 @@ def test_a_thread_holds_one_part(trainer: Trainer) -> None:
     assert trainer.sent[2:] == [(3, "value")]
 
 
-def test_who_has_taken_an_element_and_pulls_does_not_wait_for_who_was_before(
+def test_pull_after_taking_element_does_not_wait_for_earlier_runs(
     trainer: Trainer,
 ) -> None:
     slow, fast = trainer.run(2), trainer.run(3)
@@ -200,7 +227,7 @@ def test_who_has_taken_an_element_and_pulls_does_not_wait_for_who_was_before(
 
 
 @pytest.mark.parametrize("kind", ["prepare", "decide"])
-def test_what_is_refused_fails_its_closure_and_not_the_next(trainer: Trainer, kind: str) -> None:
+def test_refused_part_fails_its_closure_and_not_the_next(trainer: Trainer, kind: str) -> None:
     held = trainer.end(trainer.run(2), 0, 1)
     trainer.servers.refuse = {kind: InvalidArgumentError("no")}
     assert trainer.run(3, held).read_with([], PULLS) == {}
@@ -209,7 +236,7 @@ def test_what_is_refused_fails_its_closure_and_not_the_next(trainer: Trainer, ki
     assert held.is_done
 
 
-def test_what_is_refused_uses_its_element_up_once_that_is_heard(trainer: Trainer) -> None:
+def test_element_of_refused_part_is_acknowledged_after_settlement(trainer: Trainer) -> None:
     run = trainer.run(2)
     trainer.take(run)
     held = trainer.end(run, 0)
@@ -230,7 +257,7 @@ def _interleaved(trainer: Trainer) -> tuple[ClosureRun, ClosureRun, ClosureRun]:
     return runs
 
 
-def test_who_is_refused_in_a_group_fails_alone(trainer: Trainer) -> None:
+def test_refused_run_of_commit_group_fails_alone(trainer: Trainer) -> None:
     first, second, third = _interleaved(trainer)
     second.add(1, {"kind": "push", "bad": True}, None)
     held = [trainer.end(run, 0) for run in (first, second, third)]
@@ -247,7 +274,7 @@ def test_who_is_refused_in_a_group_fails_alone(trainer: Trainer) -> None:
     assert trainer.servers.tries == [0, 0, 1]
 
 
-def test_who_goes_on_and_is_refused_in_a_group_is_told_and_the_others_wait_for_its_end(
+def test_refused_running_closure_of_group_raises_and_others_wait_for_its_end(
     trainer: Trainer,
 ) -> None:
     first, second, third = _interleaved(trainer)
@@ -264,7 +291,7 @@ def test_who_goes_on_and_is_refused_in_a_group_is_told_and_the_others_wait_for_i
     assert trainer.sent == [(2, "value"), (3, "error_json"), (4, "value")]
 
 
-def test_all_of_a_group_fail_where_nobody_is_refused_alone(trainer: Trainer) -> None:
+def test_whole_commit_group_fails_when_no_single_run_is_refused(trainer: Trainer) -> None:
     runs = _interleaved(trainer)
     held = [trainer.end(run, 0) for run in runs]
     trainer.servers.refuse = {"decide": InvalidArgumentError("too much")}
@@ -273,7 +300,7 @@ def test_all_of_a_group_fail_where_nobody_is_refused_alone(trainer: Trainer) -> 
     assert trainer.sent == [(closure, "error_json") for closure in (2, 3, 4)]
 
 
-def test_who_cannot_find_out_who_was_refused_leaves_all_to_the_coordinator(
+def test_failed_check_of_refused_group_leaves_it_to_coordinator(
     trainer: Trainer,
 ) -> None:
     held = [trainer.end(run, 0) for run in _interleaved(trainer)]
@@ -288,7 +315,9 @@ def test_who_cannot_find_out_who_was_refused_leaves_all_to_the_coordinator(
 
 
 @pytest.mark.parametrize("kind", ["prepare", "decide", "commit"])
-def test_who_cannot_know_leaves_all_to_the_coordinator(trainer: Trainer, kind: str) -> None:
+def test_unknown_commit_outcome_stops_committer_and_is_left_to_coordinator(
+    trainer: Trainer, kind: str
+) -> None:
     held = trainer.end(trainer.run(2), 0, 1)
     other = trainer.end(trainer.run(3), 0)
     trainer.servers.refuse = {kind: UnavailableError("gone")}
@@ -305,7 +334,7 @@ def test_who_cannot_know_leaves_all_to_the_coordinator(trainer: Trainer, kind: s
     assert (trainer.servers.asked, trainer.sent) == (asked, [])
 
 
-def test_what_is_held_at_the_end_is_dropped_and_nobody_hears_of_it(trainer: Trainer) -> None:
+def test_close_drops_held_part_without_reporting_it(trainer: Trainer) -> None:
     held = trainer.end(trainer.run(2), 0)
     trainer.committer.close()
     assert held is not None
@@ -315,7 +344,7 @@ def test_what_is_held_at_the_end_is_dropped_and_nobody_hears_of_it(trainer: Trai
     assert (trainer.servers.asked, trainer.sent) == ([], [])
 
 
-def test_what_is_being_committed_at_the_end_is_waited_for_once(
+def test_close_waits_once_for_commit_in_progress(
     trainer: Trainer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(committing, "_CLOSE_TIMEOUT_S", 0.01)
@@ -326,7 +355,7 @@ def test_what_is_being_committed_at_the_end_is_waited_for_once(
     assert flush_timer.waits_s == [0.0]
 
 
-def test_what_is_overdue_is_committed_when_its_turn_has_come(
+def test_overdue_part_is_committed_when_its_turn_comes(
     trainer: Trainer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow, fast = trainer.run(2), trainer.run(3)
@@ -342,7 +371,7 @@ def test_what_is_overdue_is_committed_when_its_turn_has_come(
     assert trainer.sent == [(2, "value"), (3, "value")]
 
 
-def test_what_a_thread_does_without_elements_stays_in_its_order(
+def test_closures_of_thread_without_elements_commit_in_program_order(
     trainer: Trainer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     evaluation, first = trainer.run(2), trainer.run(3)
@@ -366,7 +395,7 @@ def test_what_a_thread_does_without_elements_stays_in_its_order(
     assert [closure for closure, _ in trainer.sent] == [2, 3, 4]
 
 
-def test_a_part_without_elements_comes_after_what_its_thread_held(trainer: Trainer) -> None:
+def test_part_without_elements_commits_after_part_held_by_its_thread(trainer: Trainer) -> None:
     evaluation, first = trainer.run(2), trainer.run(3)
     for run in (evaluation, first):
         trainer.take(run)
@@ -382,7 +411,7 @@ def test_a_part_without_elements_comes_after_what_its_thread_held(trainer: Train
     assert trainer.servers.asked == ["decide 0", "decide 1"]
 
 
-def test_what_others_prepared_is_dropped_where_home_refuses(trainer: Trainer) -> None:
+def test_prepared_part_is_aborted_when_home_server_refuses(trainer: Trainer) -> None:
     trainer.servers.refuse = {"decide 0": InvalidArgumentError("of no such shape")}
     held = trainer.end(trainer.run(2), 0, 1)
     assert held is not None
@@ -396,7 +425,7 @@ def test_what_others_prepared_is_dropped_where_home_refuses(trainer: Trainer) ->
 KEY = (2, 0)
 
 
-def test_what_was_cancelled_before_it_began_does_not_begin(trainer: Trainer) -> None:
+def test_closure_cancelled_before_start_does_not_run(trainer: Trainer) -> None:
     trainer.committer.admit([KEY])
     assert trainer.committer.cancel(KEY)
     run = trainer.run(2)
@@ -408,7 +437,7 @@ def test_what_was_cancelled_before_it_began_does_not_begin(trainer: Trainer) -> 
     trainer.committer.check_wanted(trainer.run(2))
 
 
-def test_what_was_cancelled_while_it_ran_is_not_committed(trainer: Trainer) -> None:
+def test_closure_cancelled_while_running_is_not_committed(trainer: Trainer) -> None:
     run = trainer.run(2)
     assert trainer.committer.cancel(KEY)
     held = trainer.end(run, 0, 1)
@@ -417,7 +446,7 @@ def test_what_was_cancelled_while_it_ran_is_not_committed(trainer: Trainer) -> N
     assert (trainer.servers.asked, trainer.sent) == ([], [(2, "error_json")])
 
 
-def test_a_part_of_what_was_cancelled_is_not_committed(trainer: Trainer) -> None:
+def test_part_of_cancelled_closure_is_not_committed(trainer: Trainer) -> None:
     run = trainer.run(2)
     run.add(0, {"kind": "push"}, None)
     run.touch([VARIABLE])
@@ -428,7 +457,7 @@ def test_a_part_of_what_was_cancelled_is_not_committed(trainer: Trainer) -> None
     assert (trainer.servers.asked, trainer.sent) == ([], [(2, "error_json")])
 
 
-def test_what_is_held_can_be_cancelled_until_it_is_committed(trainer: Trainer) -> None:
+def test_held_part_can_be_cancelled_before_commit(trainer: Trainer) -> None:
     run = trainer.run(2)
     trainer.take(run)
     held = trainer.end(run, 0)
@@ -442,7 +471,7 @@ def test_what_is_held_can_be_cancelled_until_it_is_committed(trainer: Trainer) -
     assert held.is_done
 
 
-def test_what_has_committed_a_part_is_not_cancelled(trainer: Trainer) -> None:
+def test_closure_with_committed_part_refuses_cancel(trainer: Trainer) -> None:
     run = trainer.run(2)
     run.add(0, {"kind": "push"}, None)
     run.touch([VARIABLE])
@@ -452,7 +481,7 @@ def test_what_has_committed_a_part_is_not_cancelled(trainer: Trainer) -> None:
     assert trainer.sent == [(2, "value")]
 
 
-def test_what_is_being_committed_is_not_cancelled(
+def test_closure_in_commit_refuses_cancel(
     trainer: Trainer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[bool] = []
@@ -468,7 +497,7 @@ def test_what_is_being_committed_is_not_cancelled(
     assert (said, trainer.sent) == ([False], [(2, "value")])
 
 
-def test_a_run_that_nobody_knows_is_not_cancelled(trainer: Trainer) -> None:
+def test_cancel_of_unknown_run_is_refused(trainer: Trainer) -> None:
     assert not trainer.committer.cancel((7, 0))
     trainer.end(trainer.run(2))
     assert not trainer.committer.cancel(KEY)

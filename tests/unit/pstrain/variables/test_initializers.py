@@ -20,7 +20,7 @@ def _values(spec: InitializerSpec, *shape: int) -> np.ndarray:
     return create_variable(spec, shape=shape, name="x").numpy()
 
 
-def test_constants() -> None:
+def test_constant_initializers_fill_with_their_value() -> None:
     assert (_values(initializers.zeros(), 3) == 0).all()
     assert (_values(initializers.ones(), 3) == 1).all()
     assert (_values(initializers.constant(0.5), 2, 2) == 0.5).all()
@@ -34,13 +34,13 @@ def test_uniform_values_fill_their_interval() -> None:
     assert values.std() == pytest.approx(4 / math.sqrt(12), rel=0.05)
 
 
-def test_glorot_limits_follow_the_fans() -> None:
+def test_glorot_uniform_limit_follows_fan_in_and_fan_out() -> None:
     values = _values(initializers.glorot_uniform(40, 20), 40, 20)
     limit = math.sqrt(6 / 60)
     assert 0.9 * limit < np.abs(values).max() <= limit
 
 
-def test_normal_values_and_their_truncation() -> None:
+def test_normal_values_have_given_moments_and_truncation_bounds_them() -> None:
     values = _values(initializers.normal(1.0, 2.0), 4000)
     assert (values.mean(), values.std()) == pytest.approx((1.0, 2.0), rel=0.1)
     cut = _values(initializers.truncated_normal(1.0, 2.0), 4000)
@@ -49,13 +49,13 @@ def test_normal_values_and_their_truncation() -> None:
 
 
 @pytest.mark.parametrize("make", [initializers.uniform, initializers.normal])
-def test_leading_columns_can_start_at_zero(make: object) -> None:
+def test_zero_columns_initializes_leading_columns_to_zero(make: object) -> None:
     values = _values(make(zero_columns=2), 10, 4)  # type: ignore[operator]
     assert not values[:, :2].any()
     assert values[:, 2:].all()
 
 
-def test_intervals_and_deviations_that_cannot_be_are_refused() -> None:
+def test_empty_interval_and_negative_stddev_are_refused() -> None:
     with pytest.raises(InvalidArgumentError, match=r"low=1 and high=0\.05"):
         initializers.uniform(1)
     for make in (initializers.normal, initializers.truncated_normal):
@@ -63,7 +63,7 @@ def test_intervals_and_deviations_that_cannot_be_are_refused() -> None:
             make(stddev=-1)
 
 
-def test_seeds_tell_variables_apart() -> None:
+def test_seeds_differ_by_variable_name_and_are_reproducible() -> None:
     seeds = {initializers.seed_for(name, seed) for name in "abc" for seed in range(5)}
     assert len(seeds) == 15
     same = initializers.uniform(seed=initializers.seed_for("a"))
@@ -73,7 +73,7 @@ def test_seeds_tell_variables_apart() -> None:
 
 
 @pytest.mark.parametrize("seed", ["x", 1.5, None, True])
-def test_seeds_are_integers(seed: Any) -> None:
+def test_seeds_that_are_not_integers_are_refused(seed: Any) -> None:
     makes: list[Any] = [
         initializers.uniform,
         initializers.normal,
@@ -87,7 +87,7 @@ def test_seeds_are_integers(seed: Any) -> None:
 
 
 @pytest.mark.parametrize("per_worker", [False, True])
-def test_whole_numbers_are_not_cut_from_floats(per_worker: bool) -> None:
+def test_float_initial_values_for_integer_variables_are_refused(per_worker: bool) -> None:
     def made(initial: Any, dtype: str) -> Any:
         return Variable(initial((2,), dtype), name="x", per_worker_variable=per_worker)
 

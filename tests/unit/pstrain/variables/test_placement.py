@@ -10,14 +10,14 @@ from pstrain.errors import InvalidArgumentError
 from pstrain.variables.placement import ByteBalanced, Colocated, RoundRobin, placer
 
 
-def test_round_robin_counts_shards() -> None:
+def test_round_robin_placement_takes_servers_in_turn_by_shard() -> None:
     rule = RoundRobin(3)
     assert rule.place([8, 8]) == [0, 1]
     assert rule.place([10**9]) == [2]
     assert rule.place([1, 1, 1, 1]) == [0, 1, 2, 0]
 
 
-def test_bytes_go_where_the_fewest_are() -> None:
+def test_byte_balanced_placement_chooses_server_with_fewest_bytes() -> None:
     rule = ByteBalanced(2)
     assert rule.place([100]) == [0]
     assert rule.place([10, 10, 10]) == [1, 1, 1]
@@ -26,18 +26,20 @@ def test_bytes_go_where_the_fewest_are() -> None:
 
 
 @given(st.integers(1, 5), st.lists(st.integers(1, 1000), max_size=40))
-def test_bytes_never_differ_by_more_than_the_largest_shard(servers: int, sizes: list[int]) -> None:
+def test_byte_balanced_servers_differ_by_at_most_largest_shard(
+    servers: int, sizes: list[int]
+) -> None:
     held = [0] * servers
     for server, size in zip(ByteBalanced(servers).place(sizes), sizes, strict=True):
         held[server] += size
     assert max(held) - min(held) <= max(sizes, default=0)
 
 
-def test_beside_another_is_one_server() -> None:
+def test_colocated_placement_puts_all_shards_on_one_server() -> None:
     assert Colocated(1).place([5, 6]) == [1, 1]
 
 
-def test_an_unknown_placement_is_named() -> None:
+def test_unknown_placement_is_refused_by_name() -> None:
     assert isinstance(placer("bytes", 2), ByteBalanced)
     with pytest.raises(InvalidArgumentError, match="'random'"):
         placer("random", 2)

@@ -44,7 +44,7 @@ def _changed(table: Any, tape: GradientTape, loss: Tensor) -> list[list[float]]:
     return (before - table.numpy()).tolist()  # type: ignore[no-any-return]
 
 
-def test_each_row_gets_the_sum_of_its_uses(table: Any) -> None:
+def test_gradient_of_row_is_sum_over_its_lookups(table: Any) -> None:
     ids, factors = [[9, 0], [9, 3]], np.arange(8, dtype=np.float32).reshape(2, 2, 2)
     with GradientTape() as tape:
         rows = table.embedding_lookup(ids)
@@ -56,7 +56,7 @@ def test_each_row_gets_the_sum_of_its_uses(table: Any) -> None:
     assert _changed(table, tape, loss) == expected.tolist()
 
 
-def test_several_reads_add_up_beside_functions_of_rows(table: Any) -> None:
+def test_gradients_of_several_sparse_reads_add_up(table: Any) -> None:
     with GradientTape() as tape:
         first, second = table.sparse_read([1, 8]), table.sparse_read(np.array([8, 5]))
         loss = np.sum(first @ np.ones((2, 1), np.float32)) + np.sum(second) * 10.0
@@ -65,12 +65,12 @@ def test_several_reads_add_up_beside_functions_of_rows(table: Any) -> None:
     assert _changed(table, tape, loss) == expected.tolist()
 
 
-def test_no_rows_are_a_tensor_without_rows(table: Any) -> None:
+def test_sparse_read_of_no_ids_returns_empty_tensor(table: Any) -> None:
     with GradientTape():
         assert table.sparse_read([]).shape == (0, 2)
 
 
-def test_wrong_ids_are_named_as_without_a_tape(table: Any) -> None:
+def test_invalid_ids_are_refused_under_tape_too(table: Any) -> None:
     with GradientTape():
         with pytest.raises(InvalidArgumentError, match=r"id 10 .*outside"):
             table.sparse_read([3, 10])
@@ -78,7 +78,7 @@ def test_wrong_ids_are_named_as_without_a_tape(table: Any) -> None:
             table.embedding_lookup([1.5])
 
 
-def test_rows_are_arrays_without_a_tape(table: Any) -> None:
+def test_rows_read_without_tape_are_arrays(table: Any) -> None:
     for found in (table.embedding_lookup([[1]]), table.sparse_read([1]), table[2:4], table[[3]]):
         assert isinstance(found, np.ndarray)
 
@@ -88,7 +88,7 @@ def test_rows_are_arrays_without_a_tape(table: Any) -> None:
     [3, -1, slice(2, 8), slice(None, None, 3), [3, 1, 3], ROWS[:, 0] > 5, (slice(1, 7), 0), ...],
     ids=repr,
 )
-def test_what_is_indexed_has_the_gradient_of_its_rows(table: Any, key: Any) -> None:
+def test_indexed_values_have_gradient_of_their_rows(table: Any, key: Any) -> None:
     with GradientTape() as tape:
         found = table[key]
         loss = np.sum(found)
@@ -99,13 +99,13 @@ def test_what_is_indexed_has_the_gradient_of_its_rows(table: Any, key: Any) -> N
     assert _changed(table, tape, loss) == expected.tolist()
 
 
-def test_what_is_not_trained_is_an_array() -> None:
+def test_rows_of_untrained_variable_are_arrays_under_tape() -> None:
     with local_parameters(), GradientTape():
         for variable in (Variable(ROWS, trainable=False), Variable(np.arange(3))):
             assert isinstance(variable.sparse_read([1]), np.ndarray)
 
 
-def test_the_gradient_of_a_variable_is_of_its_rows() -> None:
+def test_gradient_of_looked_up_variable_covers_only_its_rows() -> None:
     with local_parameters():
         table, other = Variable(ROWS, name="table"), Variable(ROWS, name="other")
         with GradientTape() as tape:
@@ -120,7 +120,7 @@ def test_the_gradient_of_a_variable_is_of_its_rows() -> None:
         np.testing.assert_array_equal(table[[7, 2, 3]], ROWS[[7, 2, 3]] - [[1], [1], [0]])
 
 
-def test_rows_of_one_number_and_of_several_axes() -> None:
+def test_lookup_gradients_work_for_rank_1_and_rank_3_variables() -> None:
     with local_parameters():
         for shape in ((10,), (10, 2, 3)):
             variable = Variable(np.ones(shape, np.float32))
@@ -134,7 +134,7 @@ def test_rows_of_one_number_and_of_several_axes() -> None:
             assert np.all(variable[:4] == 1.0)
 
 
-def test_a_part_has_the_gradient_of_its_rows() -> None:
+def test_shard_of_variable_has_gradient_of_its_rows() -> None:
     with placement_scope(CutPlacement()):
         table = Variable(ROWS, name="table")
         part, unread = table.variables[1], table.variables[2]
@@ -148,7 +148,7 @@ def test_a_part_has_the_gradient_of_its_rows() -> None:
         assert tape.gradient(loss, table).lookup.unique.tolist() == [0, 4, 6]
 
 
-def test_joined_variables_train_those_parts_that_are_trained() -> None:
+def test_joined_variable_trains_only_its_trainable_parts() -> None:
     with local_parameters():
         frozen, trained = Variable(ROWS[:4], trainable=False), Variable(ROWS[4:], name="trained")
         table = ShardedVariable([frozen, trained])
@@ -161,7 +161,7 @@ def test_joined_variables_train_those_parts_that_are_trained() -> None:
         assert sorted(update.lookup.unique.tolist()) == [0, 5]  # type: ignore[union-attr]
 
 
-def test_rows_and_the_whole_in_one_step_add_up(table: Any) -> None:
+def test_gradients_of_rows_and_of_whole_variable_add_up(table: Any) -> None:
     with GradientTape() as tape:
         loss = np.sum(table.sparse_read([1, 6, 6])) + 0.5 * np.sum(table * table)
     expected = ROWS.copy()

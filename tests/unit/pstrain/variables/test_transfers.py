@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pstrain import initializers
-from pstrain.variables.rows import transfers
+from pstrain.variables.rows import groups, transfers
 from pstrain.vocabulary import ShardSpec, VariableSpec
 
 _ROW_BYTES = 8
@@ -36,7 +36,7 @@ def variable(sizes: list[int], servers: int) -> VariableSpec:
     st.data(),
     st.integers(1, 5),
 )
-def test_each_row_moves_once_and_no_server_waits_for_another(
+def test_each_row_is_transferred_once_and_servers_do_not_wait_for_each_other(
     sizes: list[int], servers: int, data: st.DataObject, chunk_rows: int
 ) -> None:
     spec = variable(sizes, servers)
@@ -56,3 +56,17 @@ def test_each_row_moves_once_and_no_server_waits_for_another(
         assert mine == sorted(mine)
         had_rows = [ps in turn for turn in turns]
         assert had_rows == sorted(had_rows, reverse=True)
+
+
+@given(st.lists(st.integers(0, 200), max_size=12), st.integers(1, 2000))
+def test_groups_of_variables_fill_message_limit(rows: list[int], max_bytes: int) -> None:
+    specs = [variable([count], 1) for count in rows]
+    found = groups(specs, max_bytes)
+    assert [spec for group in found for spec in group] == specs
+    for group in found:
+        size = sum(spec.rows * _ROW_BYTES for spec in group)
+        assert len(group) == 1 or (size <= max_bytes and all(spec.rows for spec in group))
+    for group, following in itertools.pairwise(found):
+        room = max_bytes - sum(spec.rows * _ROW_BYTES + 128 for spec in group)
+        if all(spec.rows for spec in [*group, following[0]]):
+            assert following[0].rows * _ROW_BYTES + 128 > room

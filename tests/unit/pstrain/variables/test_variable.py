@@ -31,7 +31,7 @@ from pstrain.vocabulary import Fetch, OptimizerSpec, StepToken, Update
 
 OPERATORS = ("*", "/", "//", "%", "**", "@", "&", "|", "^")
 ROWS = np.arange(20, dtype=np.float32).reshape(10, 2)
-OF_ROWS: list[Any] = [
+ROW_KEYS: list[Any] = [
     [4, 0, 4],
     [-1, 2],
     np.arange(10) % 3 == 0,
@@ -59,7 +59,7 @@ def table(request: pytest.FixtureRequest) -> Iterator[Any]:
         yield Variable(ROWS, name="table")
 
 
-def test_kinds_and_names() -> None:
+def test_variable_kind_and_part_names_follow_placement() -> None:
     with placement_scope(CutPlacement()):
         cut, scalar = Variable(ROWS, name="table"), Variable(1.5)
     assert isinstance(cut, ShardedVariable)
@@ -82,7 +82,7 @@ def test_kinds_and_names() -> None:
         (lambda: 2.0, None, "float32"),
     ],
 )
-def test_dtypes_follow_the_value(value: Any, dtype: str | None, expected: str) -> None:
+def test_dtype_follows_initial_value(value: Any, dtype: str | None, expected: str) -> None:
     with local_parameters():
         assert Variable(value, dtype=dtype).dtype == expected
 
@@ -98,7 +98,7 @@ def test_dtypes_follow_the_value(value: Any, dtype: str | None, expected: str) -
         lambda: create_variable(0, dtype="complex64", name="x"),
     ],
 )
-def test_what_cannot_be_a_variable_is_refused(make: Any) -> None:
+def test_invalid_variable_arguments_are_refused(make: Any) -> None:
     with local_parameters(), pytest.raises(InvalidArgumentError):
         make()
 
@@ -113,7 +113,7 @@ def test_what_cannot_be_a_variable_is_refused(make: Any) -> None:
         ({"initial_value": initializers.zeros()((2, 1.5))}, r"shape of variable 'x' .*\(2, 1.5\)"),
     ],
 )
-def test_what_is_no_argument_of_a_variable_is_named(
+def test_invalid_argument_error_names_argument_variable_and_value(
     arguments: dict[str, Any], message: str
 ) -> None:
     with local_parameters(), pytest.raises(InvalidTypeError, match=message):
@@ -132,13 +132,13 @@ def test_what_is_no_argument_of_a_variable_is_named(
         ("complex64", "got 'complex64'$"),
     ],
 )
-def test_an_error_of_a_dtype_names_what_stands_for_it(dtype: Any, message: str) -> None:
+def test_unsupported_dtype_error_names_alternative(dtype: Any, message: str) -> None:
     with local_parameters(), pytest.raises((ValueError, TypeError), match=message):
         Variable(np.zeros(2), name="x", dtype=dtype)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "int16", "int8", "uint8", "uint32", "uint64"])
-def test_numbers_keep_their_dtype(dtype: str, tmp_path: Path) -> None:
+def test_numeric_dtype_is_kept_through_changes_and_checkpoint(dtype: str, tmp_path: Path) -> None:
     with local_parameters():
         table = Variable(np.ones((3, 2), dtype), name="table")
         table.assign_add(2)
@@ -150,7 +150,7 @@ def test_numbers_keep_their_dtype(dtype: str, tmp_path: Path) -> None:
         assert table.numpy().tolist() == [[1, 1], [3, 3], [7, 9]]
 
 
-def test_the_largest_integers_are_kept(tmp_path: Path) -> None:
+def test_largest_uint64_values_are_kept_exactly(tmp_path: Path) -> None:
     with local_parameters():
         count = Variable(np.array([2**64 - 2, 1], np.uint64), name="count")
         count.scatter_add([0], [1])
@@ -162,7 +162,7 @@ def test_the_largest_integers_are_kept(tmp_path: Path) -> None:
                 count.assign([wrong, 0])
 
 
-def test_numbers_without_a_sign_are_not_wrapped() -> None:
+def test_unsigned_values_out_of_range_are_refused_not_wrapped() -> None:
     with local_parameters():
         count = Variable([1, 2], name="count", dtype="uint8")
         for value in (-1, 256, [0, 1000]):
@@ -176,7 +176,9 @@ def test_numbers_without_a_sign_are_not_wrapped() -> None:
 
 
 @pytest.mark.parametrize("shape", [(0, 3), (0,), (3, 0)])
-def test_a_variable_may_be_empty(shape: tuple[int, ...], tmp_path: Path) -> None:
+def test_empty_variable_can_be_trained_saved_and_indexed(
+    shape: tuple[int, ...], tmp_path: Path
+) -> None:
     with local_parameters():
         empty, one = Variable(np.zeros(shape, np.float32), name="empty"), Variable(1.0, name="one")
         optimizer = Adagrad(0.1)
@@ -188,19 +190,19 @@ def test_a_variable_may_be_empty(shape: tuple[int, ...], tmp_path: Path) -> None
         assert empty.sparse_read([]).shape == (0, *shape[1:])
 
 
-def test_a_shape_of_one_axis_may_be_a_number() -> None:
+def test_integer_is_accepted_as_one_axis_shape() -> None:
     with local_parameters():
         assert Variable(1.0, shape=3).numpy().tolist() == [1.0, 1.0, 1.0]  # type: ignore[arg-type]
         assert Variable(initializers.ones()(2)).numpy().tolist() == [1.0, 1.0]
 
 
-def test_lists_of_several_lengths_are_no_ids(table: Any) -> None:
+def test_ragged_id_lists_are_refused(table: Any) -> None:
     for read in (table.embedding_lookup, table.sparse_read):
         with pytest.raises(InvalidArgumentError, match="several lengths"):
             read([[1], [2, 3]])
 
 
-def test_rows_are_not_assigned_by_index(table: Any) -> None:
+def test_assignment_by_index_is_refused(table: Any) -> None:
     with pytest.raises(InvalidTypeError, match=r"write variable\.scatter_update"):
         table[0:2] = 1.0
 
@@ -221,16 +223,16 @@ def test_rows_are_not_assigned_by_index(table: Any) -> None:
         ...,
         None,
         True,
-        *OF_ROWS,
+        *ROW_KEYS,
     ],
     ids=str,
 )
-def test_indexing_is_numpys(table: Any, key: Any) -> None:
+def test_indexing_equals_numpy_indexing(table: Any, key: Any) -> None:
     np.testing.assert_array_equal(table[key], ROWS[key])
 
 
-@pytest.mark.parametrize("key", OF_ROWS, ids=str)
-def test_an_index_of_rows_reads_and_trains_only_these(
+@pytest.mark.parametrize("key", ROW_KEYS, ids=str)
+def test_row_index_reads_and_trains_only_its_rows(
     table: Any, key: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(table.parameters, "read", None)
@@ -248,13 +250,13 @@ def test_an_index_of_rows_reads_and_trains_only_these(
 
 
 @pytest.mark.parametrize("index", [10, -11, [0, 10], [-11]])
-def test_an_index_outside_is_an_index_error(table: Any, index: Any) -> None:
+def test_index_out_of_range_raises_index_error(table: Any, index: Any) -> None:
     with pytest.raises(IndexError, match=r"index (10|-11) is outside variable 'table'"):
         table[index]
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint64"])
-def test_an_index_may_be_of_a_dtype_too_small_for_the_rows(dtype: str) -> None:
+def test_index_of_small_integer_dtype_is_accepted(dtype: str) -> None:
     rows = np.arange(40_000, dtype=np.float32)
     last = -1 if dtype.startswith("int") else 99
     with local_parameters():
@@ -265,7 +267,7 @@ def test_an_index_may_be_of_a_dtype_too_small_for_the_rows(dtype: str) -> None:
         table[np.array([2**64 - 1], np.uint64)]
 
 
-def test_reads_in_request_order(table: Any) -> None:
+def test_sparse_read_returns_rows_in_request_order(table: Any) -> None:
     np.testing.assert_array_equal(table.sparse_read([9, 0, 9]), ROWS[[9, 0, 9]])
     np.testing.assert_array_equal(table.embedding_lookup([[1], [8]]), ROWS[[[1], [8]]])
     assert table.sparse_read([]).shape == (0, 2)
@@ -277,7 +279,7 @@ def test_reads_in_request_order(table: Any) -> None:
         table.sparse_read([1.5])
 
 
-def test_whole_changes(table: Any) -> None:
+def test_assign_changes_whole_variable(table: Any) -> None:
     table.assign_add(np.ones((10, 2)))
     table.assign_sub(0.5)
     np.testing.assert_array_equal(table.numpy(), ROWS + 0.5)
@@ -299,26 +301,26 @@ def test_whole_changes(table: Any) -> None:
         ("max", 15.0),
     ],
 )
-def test_scatter_acts_on_its_rows_in_turn(table: Any, op: str, expected: float) -> None:
+def test_scatter_applies_repeated_rows_in_turn(table: Any, op: str, expected: float) -> None:
     getattr(table, f"scatter_{op}")([7, 7], [[4, 4], [8, 8]])
     present = table.numpy()
     assert present[7, 1] == expected
     np.testing.assert_array_equal(np.delete(present, 7, 0), np.delete(ROWS, 7, 0))
 
 
-def test_changes_return_the_variable_except_in_a_step(table: Any) -> None:
+def test_changes_return_variable_except_inside_step(table: Any) -> None:
     assert table.scatter_update([1], [[4, 4]]) is table
     assert table.batch_scatter_update([[0]] * 10, [[4.0]] * 10) is table
     with step_scope(StepToken("s", 4, 1)):
         assert table.scatter_add([1], [[4, 4]]) is None
 
 
-def test_scatter_min_takes_the_smaller(table: Any) -> None:
+def test_scatter_min_keeps_smaller_value(table: Any) -> None:
     table.scatter_min([7], [[100, 1]])
     np.testing.assert_array_equal(table[7], [14, 1])
 
 
-def test_a_part_is_a_variable_of_its_rows() -> None:
+def test_shard_of_variable_acts_as_variable_of_its_rows() -> None:
     with placement_scope(CutPlacement()):
         table = Variable(ROWS, name="table")
     part = table.variables[1]
@@ -331,7 +333,7 @@ def test_a_part_is_a_variable_of_its_rows() -> None:
         part.sparse_read([3])
 
 
-def test_arithmetic_reads_the_value() -> None:
+def test_arithmetic_uses_value_of_variable() -> None:
     with local_parameters():
         x = Variable(4.0)
     assert (float(x), int(x), x + 1, 1 - x, 2 * x, x / 2, -x) == (4, 4, 5, -3, 8, 2, -4)
@@ -357,7 +359,7 @@ def test_arithmetic_reads_the_value() -> None:
         list,
     ],
 )
-def test_operators_are_numpys(compute: Any) -> None:
+def test_operators_equal_numpy_operators(compute: Any) -> None:
     array = np.array([1.0, 2.0, 4.0], np.float32)
     with local_parameters():
         found, expected = compute(Variable(array)), compute(array)
@@ -365,7 +367,7 @@ def test_operators_are_numpys(compute: Any) -> None:
     assert np.asarray(found).dtype == np.asarray(expected).dtype
 
 
-def test_bools_combine_as_bools() -> None:
+def test_bool_variables_combine_to_bools() -> None:
     with local_parameters():
         x = Variable([True, False])
     assert (~x).tolist() == [False, True]
@@ -374,7 +376,7 @@ def test_bools_combine_as_bools() -> None:
     assert (False | x).tolist() == [True, False]
 
 
-def test_a_scalar_is_a_number_and_no_sequence() -> None:
+def test_scalar_variable_acts_as_number_and_not_as_sequence() -> None:
     with local_parameters():
         x, zero, half = Variable(3), Variable(0), Variable(0.5)
     assert x == 3
@@ -392,7 +394,7 @@ def test_a_scalar_is_a_number_and_no_sequence() -> None:
         x.sparse_read([0])
 
 
-def test_a_variable_is_found_in_a_list_without_a_read() -> None:
+def test_variable_in_list_is_found_by_identity() -> None:
     with local_parameters():
         x, y = Variable(ROWS, name="x"), Variable(ROWS, name="y")
     assert x in [y, x]
@@ -405,7 +407,7 @@ def test_a_variable_is_found_in_a_list_without_a_read() -> None:
         bool(x)
 
 
-def test_other_objects_are_compared_without_a_read() -> None:
+def test_comparison_with_other_objects_does_not_read_variable() -> None:
     with local_parameters():
         x = Variable(ROWS, name="x")
         spec = dataclasses.replace(x.spec, shape=(2, 10))
@@ -418,7 +420,7 @@ def test_other_objects_are_compared_without_a_read() -> None:
             assert variable != other
 
 
-def test_a_variable_is_compared_with_values_of_its_shape() -> None:
+def test_comparison_with_values_of_its_shape_is_elementwise() -> None:
     with local_parameters():
         x = Variable([1.0, 2.0, 3.0], name="x")
     tensor = Tensor([1.0, 0.0, 3.0])
@@ -430,7 +432,7 @@ def test_a_variable_is_compared_with_values_of_its_shape() -> None:
             x == other  # noqa: B015
 
 
-def test_a_variable_beside_a_tensor_is_read_with_its_gradient() -> None:
+def test_variable_combined_with_tensor_gets_gradient() -> None:
     rows = np.array([[1.0], [2.0]], np.float32)
     with local_parameters():
         x, scale, shift = Variable(rows), Variable(3.0), Variable(np.ones((2, 1), np.float32))
@@ -457,14 +459,14 @@ def test_a_variable_beside_a_tensor_is_read_with_its_gradient() -> None:
         *((f"{sign}=", rf"assign\(variable {re.escape(sign)} ") for sign in OPERATORS),
     ],
 )
-def test_a_variable_is_not_replaced_by_an_array(sign: str, remedy: str) -> None:
+def test_augmented_assignment_of_variable_is_refused_with_remedy(sign: str, remedy: str) -> None:
     with local_parameters():
         names = {"x": Variable(1.0, name="count")}
     with pytest.raises(TypeError, match=rf"'count': write variable.{remedy}"):
         exec(f"x {sign} 1", names)
 
 
-def test_what_a_dtype_cannot_hold_is_refused() -> None:
+def test_changes_outside_range_of_dtype_are_refused() -> None:
     with local_parameters():
         small, flags, counts = Variable([0, 0], dtype="int32"), Variable([True]), Variable([4, 6])
         with pytest.raises(InvalidArgumentError, match="1099511627776 is outside of the int32"):
@@ -493,7 +495,7 @@ def test_what_a_dtype_cannot_hold_is_refused() -> None:
         (2**70, "int64", "outside of int64"),
     ],
 )
-def test_an_initial_value_that_would_be_another_is_refused(
+def test_initial_value_that_dtype_cannot_represent_is_refused(
     value: Any, dtype: str | None, what: str
 ) -> None:
     with local_parameters(), pytest.raises(InvalidArgumentError, match="'mine'") as caught:
@@ -501,17 +503,17 @@ def test_an_initial_value_that_would_be_another_is_refused(
     assert what in str(caught.value)
 
 
-def test_one_that_has_no_name_is_a_variable() -> None:
+def test_error_for_unnamed_variable_says_a_variable() -> None:
     with local_parameters(), pytest.raises(InvalidArgumentError, match="value of a variable: "):
         Variable([[1], [2, 3]])
 
 
-def test_whole_floats_may_begin_integers() -> None:
+def test_whole_floats_are_accepted_as_integer_initial_values() -> None:
     with local_parameters():
         assert Variable([0.0, 3.0], dtype="int64").numpy().tolist() == [0, 3]
 
 
-def test_a_step_fetches_and_applies_everything_at_once(table: Any) -> None:
+def test_fetch_and_apply_handle_rows_and_whole_variables_together(table: Any) -> None:
     with placement_scope(LocalPlacement(table.parameters)):
         bias = Variable(1.0, name="bias")
         steps = Variable(0, name="steps")
@@ -533,7 +535,7 @@ def test_a_step_fetches_and_applies_everything_at_once(table: Any) -> None:
         table.parameters.apply([Update(table.spec, np.ones((3, 2)), lookup)], sgd)
 
 
-def test_parameters_of_a_scope_are_its_own() -> None:
+def test_each_local_scope_has_separate_parameters() -> None:
     with local_parameters() as first:
         x = Variable(1.0)
     with local_parameters() as second:
@@ -544,7 +546,7 @@ def test_parameters_of_a_scope_are_its_own() -> None:
     assert isinstance(first, LocalParameters)
 
 
-def test_a_run_of_a_closure_has_a_token_and_a_place_where_its_changes_wait() -> None:
+def test_step_scope_provides_token_and_staging() -> None:
     assert (current_step(), current_staging()) == (None, None)
     commits: Any = None
     token, staging = StepToken("s", 4, 1), ClosureRun(StepToken("s", 4, 1), commits)
@@ -555,19 +557,19 @@ def test_a_run_of_a_closure_has_a_token_and_a_place_where_its_changes_wait() -> 
     assert current_step() is None
 
 
-def test_a_copy_is_the_same_variable(table: Any) -> None:
+def test_shallow_copy_shares_the_variable(table: Any) -> None:
     same = copy.copy(table)
     same.assign(0.0)
     assert not table.numpy().any()
     assert type(same) is type(table)
 
 
-def test_a_deep_copy_is_refused_with_what_to_write(table: Any) -> None:
+def test_deep_copy_is_refused_with_remedy(table: Any) -> None:
     with pytest.raises(InvalidTypeError, match=r"'table' has no deep copy.*Variable\(variable\.n"):
         copy.deepcopy({"tables": [table]})
 
 
-def test_no_rows_are_scattered_to_no_ids(table: Any) -> None:
+def test_scatter_of_no_rows_changes_nothing(table: Any) -> None:
     table.scatter_add([], [])
     table.scatter_update(IndexedSlices([], []))
     np.testing.assert_array_equal(table.numpy(), ROWS)

@@ -25,7 +25,7 @@ from pstrain.vocabulary import StepToken
 pytestmark = pytest.mark.usefixtures("own_parameters")
 
 
-class Cut(LocalPlacement):
+class ThreeShardPlacement(LocalPlacement):
     """A placement for three trainers that cuts each variable with an axis into three shards."""
 
     @property
@@ -38,14 +38,14 @@ class Cut(LocalPlacement):
 
 @pytest.fixture
 def cut() -> Iterator[None]:
-    with placement_scope(Cut()):
+    with placement_scope(ThreeShardPlacement()):
         yield
 
 
 # -- initial values
 
 
-def test_an_initializer_fills_the_shards_where_they_are(cut: None) -> None:  # noqa: ARG001
+def test_initializer_is_passed_to_servers_in_every_form(cut: None) -> None:  # noqa: ARG001
     initializer = ps.initializers.uniform(seed=3)
     forms = [
         ps.Variable(initializer, shape=(10, 2)),
@@ -64,7 +64,7 @@ def test_an_initializer_fills_the_shards_where_they_are(cut: None) -> None:  # n
         ps.Variable(initializer)
 
 
-def test_a_function_gives_one_shard_at_a_time(cut: None) -> None:  # noqa: ARG001
+def test_initial_value_function_is_called_per_shard(cut: None) -> None:  # noqa: ARG001
     asked = []
 
     def by_partition(partition_shape: Any, partition_offset: Any) -> np.ndarray:
@@ -91,7 +91,7 @@ def test_a_function_gives_one_shard_at_a_time(cut: None) -> None:  # noqa: ARG00
         ps.Variable(by_info)
 
 
-def test_a_function_of_arguments_of_any_name_may_give_one_shard(cut: None) -> None:  # noqa: ARG001
+def test_initial_value_function_with_keyword_arguments_is_called_per_shard(cut: None) -> None:  # noqa: ARG001
     asked = []
 
     def identity(shape: Any, dtype: Any, **partition: Any) -> np.ndarray:
@@ -124,7 +124,7 @@ def joined() -> ps.ShardedVariable:
     return ps.ShardedVariable(parts, name="both")
 
 
-def test_joined_variables_act_as_one() -> None:
+def test_joined_variables_read_as_one() -> None:
     both = joined()
     assert (both.name, both.shape, both.dtype) == ("both", (5,), np.float32)
     assert both.numpy().tolist() == [0, 1, 2, 3, 4]
@@ -138,7 +138,7 @@ def test_joined_variables_act_as_one() -> None:
     assert [part.numpy().tolist() for part in both] == [[0, 1, 2], [3, 4]]
 
 
-def test_what_changes_in_the_whole_changes_in_its_parts() -> None:
+def test_changes_of_joined_variable_reach_its_parts() -> None:
     both = joined()
     both.assign(np.ones(5))
     both.assign_add([1, 2, 3, 4, 5])
@@ -148,7 +148,7 @@ def test_what_changes_in_the_whole_changes_in_its_parts() -> None:
     assert [part.numpy().tolist() for part in both.variables] == [[21, 7, 3], [4, 45]]
 
 
-def test_a_cut_variable_can_be_joined_again(cut: None) -> None:  # noqa: ARG001
+def test_shards_of_variable_can_be_joined_again(cut: None) -> None:  # noqa: ARG001
     parts = ps.Variable(np.zeros((6, 2), np.float32)).variables
     again = ps.ShardedVariable(parts[1:])
     again.assign(np.arange(8).reshape(4, 2))
@@ -156,7 +156,7 @@ def test_a_cut_variable_can_be_joined_again(cut: None) -> None:  # noqa: ARG001
     assert parts[1].numpy().tolist() == [[0, 1], [2, 3]]
 
 
-def test_joined_variables_are_saved_as_their_parts(tmp_path: pathlib.Path) -> None:
+def test_joined_variables_are_saved_and_restored(tmp_path: pathlib.Path) -> None:
     class Model:
         def __init__(self) -> None:
             self.variables = [ps.ShardedVariable([joined(), joined().variables[0]])]
@@ -171,7 +171,7 @@ def test_joined_variables_are_saved_as_their_parts(tmp_path: pathlib.Path) -> No
     assert model.variables[0].numpy().tolist() == [0, 1, 2, 3, 4, 0, 1, 2]
 
 
-def test_what_does_not_fit_together_is_refused() -> None:
+def test_incompatible_parts_of_joined_variable_are_refused() -> None:
     with pytest.raises(TypeError, match="list of Variables"):
         ps.ShardedVariable(ps.Variable([1.0]))
     with pytest.raises(TypeError, match="float"):
@@ -213,7 +213,7 @@ def test_scatter_takes_indexed_slices(op: str, expected: list[float]) -> None:
         variable.scatter_add([1])
 
 
-def test_batches_of_rows_are_updated(cut: None) -> None:  # noqa: ARG001
+def test_batch_scatter_update_changes_given_rows(cut: None) -> None:  # noqa: ARG001
     plain = ps.Variable(np.zeros((4, 2), np.float32))
     plain.batch_scatter_update(ps.IndexedSlices(values=[[1.0, 2.0]], indices=[3]))
     assert plain[3].tolist() == [1, 2]
@@ -235,7 +235,7 @@ def test_batches_of_rows_are_updated(cut: None) -> None:  # noqa: ARG001
 # -- copies per trainer
 
 
-def test_each_trainer_has_its_own_copy(cut: None) -> None:  # noqa: ARG001
+def test_per_worker_variable_has_separate_copy_per_trainer(cut: None) -> None:  # noqa: ARG001
     variable = ps.Variable([1.0, 2.0], name="counts", per_worker_variable=True)
     assert isinstance(variable, ps.PerWorkerVariable)
     assert (variable.shape, variable.trainable) == ((2,), False)
@@ -255,7 +255,7 @@ def test_each_trainer_has_its_own_copy(cut: None) -> None:  # noqa: ARG001
         variable.scatter_add([0], [1.0])
 
 
-def test_scalar_copies_and_the_only_copy(cut: None) -> None:  # noqa: ARG001
+def test_per_worker_scalar_has_copies_and_local_variable_only_one(cut: None) -> None:  # noqa: ARG001
     variable = ps.Variable(0, per_worker_variable=True)
     with trainer_scope(0):
         variable.assign_add(3)
@@ -276,26 +276,26 @@ def test_scalar_copies_and_the_only_copy(cut: None) -> None:  # noqa: ARG001
         ({"initial_value": lambda shard_info: shard_info, "shape": (3,)}, "which is not cut"),
     ],
 )
-def test_copies_begin_with_what_a_variable_may_begin_with(
+def test_invalid_initial_values_of_per_worker_variable_are_refused(
     arguments: dict[str, Any], message: str
 ) -> None:
     with local_parameters(), pytest.raises(InvalidArgumentError, match=message):
         ps.Variable(**arguments, per_worker_variable=True)
 
 
-def test_a_value_that_is_no_copy_is_refused() -> None:
+def test_assigning_wrong_shape_to_per_worker_variable_is_refused() -> None:
     with local_parameters():
         counts = ps.Variable([1.0, 2.0], name="counts", per_worker_variable=True)
         with pytest.raises(InvalidArgumentError, match=r"shape \(3,\) does not fit .*'counts'"):
             counts.assign([1.0, 2.0, 3.0])
-        with pytest.raises(InvalidArgumentError, match=r"for variable 'counts' .* is no array"):
+        with pytest.raises(InvalidArgumentError, match=r"for variable 'counts' .* is not an array"):
             counts.assign([[1.0], [2.0, 3.0]])
 
 
 # -- gradients of parts and of joined variables
 
 
-def test_gradients_of_parts_make_one_step_of_the_whole(cut: None) -> None:  # noqa: ARG001
+def test_gradients_of_shards_are_applied_as_one_step(cut: None) -> None:  # noqa: ARG001
     table = ps.Variable(np.zeros((7, 2), np.float32))
     momentum = ps.optimizers.Momentum(1.0)
     whole = np.arange(14, dtype=np.float32).reshape(7, 2)
@@ -306,7 +306,7 @@ def test_gradients_of_parts_make_one_step_of_the_whole(cut: None) -> None:  # no
     np.testing.assert_allclose(table.numpy(), -2.9 * whole, rtol=1e-6)
 
 
-def test_rows_of_a_part_add_up(cut: None) -> None:  # noqa: ARG001
+def test_sparse_and_dense_gradients_of_shard_add_up(cut: None) -> None:  # noqa: ARG001
     table = ps.Variable(np.zeros((7, 1), np.float32))
     last = table.variables[-1]
     slices = ps.IndexedSlices(np.ones((2, 1), np.float32), [0, 1])
@@ -318,7 +318,7 @@ def test_rows_of_a_part_add_up(cut: None) -> None:  # noqa: ARG001
     np.testing.assert_array_equal(table.numpy(), expected)
 
 
-def test_gradients_of_all_and_of_a_part_are_refused(cut: None) -> None:  # noqa: ARG001
+def test_gradients_of_variable_and_its_shard_together_are_refused(cut: None) -> None:  # noqa: ARG001
     table = ps.Variable(np.zeros((6, 1), np.float32), name="table")
     whole, part = np.ones((6, 1), np.float32), np.ones((2, 1), np.float32)
     sgd = ps.optimizers.SGD(1.0)
@@ -330,7 +330,7 @@ def test_gradients_of_all_and_of_a_part_are_refused(cut: None) -> None:  # noqa:
     assert not table.numpy().any()
 
 
-def test_a_tape_gives_each_part_its_own_rows(cut: None) -> None:  # noqa: ARG001
+def test_tape_gives_each_shard_gradient_of_its_rows(cut: None) -> None:  # noqa: ARG001
     dense = ps.Variable(np.arange(6, dtype=np.float32))
     embedding = ps.layers.Embedding([6], 2)
     table = embedding.variables[0]
@@ -354,7 +354,7 @@ def _pair_of_variables() -> tuple[list[Any], ps.ShardedVariable]:
     return parts, ps.ShardedVariable(parts, name="joined")
 
 
-def test_joined_variables_are_trained_by_a_tape() -> None:
+def test_joined_variable_is_trained_by_tape_gradients() -> None:
     parts, joined = _pair_of_variables()
     with ps.GradientTape() as tape:
         loss = np.sum(joined * ps.Tensor(np.array([1, 2, 3], np.float32)))
@@ -366,7 +366,7 @@ def test_joined_variables_are_trained_by_a_tape() -> None:
         tape.gradient(loss, joined)
 
 
-def test_joined_variables_take_pairs_of_gradients() -> None:
+def test_apply_gradients_accepts_dense_and_sparse_pairs_of_joined_variable() -> None:
     _, joined = _pair_of_variables()
     sgd = ps.optimizers.SGD(1.0)
     sgd.apply_gradients([(np.array([1, 2, 3], np.float32), joined)])
@@ -389,7 +389,7 @@ def test_joined_variables_take_pairs_of_gradients() -> None:
         lambda: ps.optimizers.SGD(1.0),
     ],
 )
-def test_a_scheduled_function_makes_no_variables_of_one_trainer(make: Callable[[], Any]) -> None:
+def test_variable_creation_inside_scheduled_function_is_refused(make: Callable[[], Any]) -> None:
     def in_a_step() -> None:
         with step_scope(StepToken("session", 0, 0)):
             make()
@@ -400,7 +400,7 @@ def test_a_scheduled_function_makes_no_variables_of_one_trainer(make: Callable[[
         contextvars.Context().run(in_a_step)
 
 
-def test_a_scope_inside_a_scheduled_function_says_where_variables_go() -> None:
+def test_local_scope_inside_scheduled_function_allows_variables() -> None:
     with step_scope(StepToken("session", 0, 0)), local_parameters():
         assert float(ps.Variable(1.5)) == 1.5
 
@@ -408,14 +408,14 @@ def test_a_scope_inside_a_scheduled_function_says_where_variables_go() -> None:
 # -- what assignments return
 
 
-def test_in_a_scheduled_function_assignments_return_nothing_that_would_be_read_back() -> None:
+def test_assignment_inside_scheduled_function_returns_none() -> None:
     variable = ps.Variable(1.0)
     with step_scope(StepToken("session", 0, 0)):
         assert variable.assign_add(1.0) is None
     assert float(variable) == 2.0
 
 
-def test_assignments_return_the_variable(cut: None) -> None:  # noqa: ARG001
+def test_assignment_returns_the_variable(cut: None) -> None:  # noqa: ARG001
     for variable in (ps.Variable(1.0), ps.Variable(np.ones(4)), _pair_of_variables()[1]):
         assert variable.assign(3.0) is variable
         assert variable.assign_add(2.0) is variable

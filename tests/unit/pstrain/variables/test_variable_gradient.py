@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("own_parameters")
 WHOLE = np.array([[1, -2], [3, 0.5]], np.float32)
 
 
-def _of_whole() -> tuple[Variable, Any]:
+def _variable_and_gradient() -> tuple[Variable, Any]:
     """Returns a variable and its gradient, which is ``WHOLE``."""
     x = Variable(np.zeros((2, 2), np.float32), name="x")
     with GradientTape() as tape:
@@ -27,7 +27,7 @@ def _of_whole() -> tuple[Variable, Any]:
     return x, tape.gradient(loss, x)  # type: ignore[arg-type]
 
 
-def _of_rows() -> tuple[Variable, Any]:
+def _table_and_row_gradient() -> tuple[Variable, Any]:
     """Returns a table and its gradient, which has rows 1 (looked up twice) and 3."""
     table = Variable(np.zeros((5, 2), np.float32), name="table")
     with GradientTape() as tape:
@@ -53,10 +53,10 @@ def _of_rows() -> tuple[Variable, Any]:
         lambda g: np.linalg.norm(g),
     ],
 )
-def test_the_gradient_of_a_whole_variable_is_an_array_to_operators(
+def test_gradient_of_whole_variable_acts_as_array_in_operators(
     compute: Callable[[Any], Any],
 ) -> None:
-    _, gradient = _of_whole()
+    _, gradient = _variable_and_gradient()
     found = compute(gradient)
     assert isinstance(found, np.ndarray | np.generic)
     np.testing.assert_array_equal(found, compute(WHOLE))
@@ -66,9 +66,9 @@ def test_the_gradient_of_a_whole_variable_is_an_array_to_operators(
     assert gradient.indices.tolist() == [0, 1]
 
 
-def test_what_was_computed_of_gradients_is_applied() -> None:
-    x, of_whole = _of_whole()
-    table, of_rows = _of_rows()
+def test_values_computed_from_gradients_can_be_applied() -> None:
+    x, of_whole = _variable_and_gradient()
+    table, of_rows = _table_and_row_gradient()
     pairs = [(np.clip(of_whole, -1, 1), x), (of_rows * 0.5, table)]
     SGD(1.0).apply_gradients(pairs)
     np.testing.assert_array_equal(x.numpy(), -np.clip(WHOLE, -1, 1))
@@ -77,8 +77,8 @@ def test_what_was_computed_of_gradients_is_applied() -> None:
     np.testing.assert_array_equal(table.numpy(), expected)
 
 
-def test_the_gradient_of_rows_is_multiplied_by_numbers() -> None:
-    table, gradient = _of_rows()
+def test_row_gradient_can_be_scaled_by_numbers() -> None:
+    table, gradient = _table_and_row_gradient()
     for found in (
         gradient * 2,
         2 * gradient,
@@ -98,24 +98,26 @@ def test_the_gradient_of_rows_is_multiplied_by_numbers() -> None:
     "compute",
     [np.asarray, lambda g: g + g, lambda g: g * np.ones((5, 2)), lambda g: np.clip(g, 0, 1)],
 )
-def test_the_gradient_of_rows_is_no_array(compute: Callable[[Any], Any]) -> None:
+def test_row_gradient_refuses_array_operations(compute: Callable[[Any], Any]) -> None:
     with pytest.raises(InvalidTypeError, match=r"'table' is that of 2 of its rows.*IndexedSlices"):
-        compute(_of_rows()[1])
+        compute(_table_and_row_gradient()[1])
 
 
-def test_gradients_say_what_they_are_of() -> None:
-    assert repr(_of_whole()[1]).startswith("<gradient of 'x': array([[ 1. , -2. ]")
-    assert repr(_of_rows()[1]).startswith("<gradient of 'table' in 2 rows: array([[2., 2.]")
+def test_gradient_repr_names_variable_and_rows() -> None:
+    assert repr(_variable_and_gradient()[1]).startswith("<gradient of 'x': array([[ 1. , -2. ]")
+    assert repr(_table_and_row_gradient()[1]).startswith(
+        "<gradient of 'table' in 2 rows: array([[2., 2.]"
+    )
 
 
-def test_the_gradient_of_a_scalar_is_a_number() -> None:
+def test_gradient_of_scalar_converts_to_float() -> None:
     x = Variable(3.0)
     with GradientTape() as tape:
         loss = x * x
     assert float(tape.gradient(loss, x)) == 6.0
 
 
-def test_sources_may_be_nested() -> None:
+def test_gradient_accepts_nested_sources_and_refuses_others() -> None:
     x, y = Variable(3.0), Variable(4.0)
     with GradientTape() as tape:
         loss = x * y
@@ -127,7 +129,7 @@ def test_sources_may_be_nested() -> None:
             tape.gradient(loss, wrong)
 
 
-def test_what_tensorflows_tape_has_is_told_with_what_to_write() -> None:
+def test_tensorflow_tape_options_are_refused_with_remedy() -> None:
     with pytest.raises(InvalidTypeError, match="no argument 'persistent': each tape"):
         GradientTape(persistent=True)  # type: ignore[call-arg]
     with pytest.raises(AttributeError, match="'watch': trainable variables"):

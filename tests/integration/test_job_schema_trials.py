@@ -27,7 +27,7 @@ def files(tmp_path: pathlib.Path) -> str:
     return str(tmp_path / "*.parquet")
 
 
-def by_the_first(columns: dict[str, Any]) -> dict[str, Any]:
+def divide_by_first_row(columns: dict[str, Any]) -> dict[str, Any]:
     """Divides by the first row, and so fails if it is tried on no rows."""
     return {"part": columns["y"] / columns["y"][0], "s": [str(s) for s in columns["s"]]}
 
@@ -46,17 +46,17 @@ SCHEMA = pa.schema([("part", pa.float64()), ("s", pa.string())])
 
 @pytest.mark.parametrize("read", [registered, distributed])
 @pytest.mark.parametrize("options", [{}, {"ordered": True}, {"on_error": "skip"}])
-def test_it_is_tried_on_rows_of_the_registered_dataset(
+def test_schema_of_mapped_job_is_found_on_rows_of_the_dataset(
     read: Callable[..., ds.Dataset], options: dict[str, Any], target: str, files: str
 ) -> None:
     data = ds.Dataset.from_parquet(files).map(lambda c: {"y": c["x"] * 2, "s": c["s"]})
-    jobs = read(data, target, **options).map(by_the_first)
+    jobs = read(data, target, **options).map(divide_by_first_row)
     assert jobs.schema == jobs.filter(lambda c: c["part"] > 0).schema == SCHEMA
     assert jobs.to_table().sort_by("part")["part"].to_pylist() == [1.0, 1.25, 1.5]
 
 
 @pytest.mark.parametrize("read", [registered, distributed])
-def test_without_files_here_it_is_tried_on_no_rows_and_says_what_to_state(
+def test_without_local_files_trial_has_no_rows_and_error_asks_for_schema(
     read: Callable[..., ds.Dataset], target: str, files: str
 ) -> None:
     remote = read(ds.Dataset.from_parquet(files), target)
@@ -64,11 +64,11 @@ def test_without_files_here_it_is_tried_on_no_rows_and_says_what_to_state(
     jobs = remote.map(lambda c: {"part": c["x"] / c["x"][0], "s": c["s"]})
     with pytest.raises(UserFunctionError, match="no rows, to find the schema; state it with sch"):
         _ = jobs.schema
-    assert remote.map(by_the_first, schema=SCHEMA).schema == SCHEMA
+    assert remote.map(divide_by_first_row, schema=SCHEMA).schema == SCHEMA
     assert remote.map(lambda c: {"z": c["x"] + 1}).schema == pa.schema([("z", pa.int64())])
 
 
-def test_a_look_at_the_types_takes_nobodys_rows(target: str, files: str) -> None:
+def test_schema_trial_takes_no_rows_from_the_job(target: str, files: str) -> None:
     remote = distributed(ds.Dataset.from_parquet(files), target, job_name="looked at")
     assert remote.map(lambda c: {"x": c["x"] / c["x"][0]}).schema.names == ["x"]
     assert sorted(remote.to_table()["x"].to_pylist()) == [4, 5, 6]

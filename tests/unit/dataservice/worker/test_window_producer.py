@@ -34,7 +34,7 @@ def rows_of(pipeline: Pipeline, lease: Lease) -> list[int]:
     return [value for batch, _ in pieces for value in batch.column("id").to_pylist()]
 
 
-def test_windows_together_are_the_dataset() -> None:
+def test_windows_together_yield_all_rows_of_dataset() -> None:
     dataset = ds.Dataset.range(1_000)
     pipeline = pipeline_of(dataset)
     assert [i for lease in leases_of(dataset) for i in rows_of(pipeline, lease)] == list(
@@ -43,7 +43,7 @@ def test_windows_together_are_the_dataset() -> None:
 
 
 @pytest.mark.parametrize("start_row", [0, 1, 7, 15, 16])
-def test_a_replay_begins_at_its_row_also_under_a_shuffle(start_row: int) -> None:
+def test_replay_of_shuffled_window_begins_at_its_start_row(start_row: int) -> None:
     dataset = ds.Dataset.range(1_000).shuffle(100, seed=3)
     pipeline = pipeline_of(dataset)
     lease = leases_of(dataset, epoch=2)[1]
@@ -61,7 +61,7 @@ def test_operators_after_batch_apply_to_whole_elements() -> None:
     assert [ids for ids, _ in elements if ids] == [list(range(10))] * 10
 
 
-def test_a_filter_after_batch_may_leave_spans_without_rows() -> None:
+def test_filter_after_batch_keeps_spans_of_removed_rows() -> None:
     dataset = ds.Dataset.range(20).batch(10).filter(ds.col("id") >= 10)
     elements = run_producer(pipeline_of(dataset), leases_of(dataset))
     assert [ids for ids, _ in elements if ids] == [list(range(10, 20))]
@@ -119,7 +119,7 @@ def run_producer(
 
 @pytest.mark.parametrize("threads", [1, 4])
 @pytest.mark.parametrize("buffer_bytes", [1, 1 << 20])
-def test_rows_leave_in_the_order_of_the_leases(threads: int, buffer_bytes: int) -> None:
+def test_rows_are_produced_in_order_of_leases(threads: int, buffer_bytes: int) -> None:
     dataset = ds.Dataset.range(2_000).batch(64)
     elements = run_producer(
         pipeline_of(dataset), leases_of(dataset), threads=threads, buffer_bytes=buffer_bytes
@@ -130,7 +130,7 @@ def test_rows_leave_in_the_order_of_the_leases(threads: int, buffer_bytes: int) 
     assert len(told) == len(set(told)) == 2_000
 
 
-def test_a_short_rest_goes_out_when_no_window_is_to_be_had() -> None:
+def test_partial_batch_is_sent_while_no_window_is_available() -> None:
     dataset = ds.Dataset.range(10).batch(4)
     dispatcher = Dispatcher(leases_of(dataset), ends=False)
     producer = producer_of(pipeline_of(dataset), dispatcher)
@@ -145,7 +145,7 @@ def test_a_short_rest_goes_out_when_no_window_is_to_be_had() -> None:
 
 
 @pytest.mark.parametrize("drop_remainder", [False, True])
-def test_no_batch_has_rows_of_two_passes_when_batches_are_repeated(drop_remainder: bool) -> None:
+def test_repeated_batches_never_mix_rows_of_two_passes(drop_remainder: bool) -> None:
     dataset = ds.Dataset.range(10).batch(4, drop_remainder).repeat(2)
     passes = [leases_of(dataset, epoch=0), leases_of(dataset, epoch=1)]
     count = len(passes[0])
@@ -157,14 +157,14 @@ def test_no_batch_has_rows_of_two_passes_when_batches_are_repeated(drop_remainde
     assert sorted(ended) == list(range(2 * count))
 
 
-def test_a_dropped_remainder_still_ends_its_windows() -> None:
+def test_dropped_remainder_still_accounts_for_rows_of_its_windows() -> None:
     dataset = ds.Dataset.range(10).batch(4, drop_remainder=True)
     elements = run_producer(pipeline_of(dataset), leases_of(dataset))
     assert [ids for ids, _ in elements if ids] == [[0, 1, 2, 3], [4, 5, 6, 7]]
     assert sum(s.rows for _, spans in elements for s in spans) == 10
 
 
-def test_rows_before_an_error_leave_before_it() -> None:
+def test_rows_before_error_are_delivered_before_it() -> None:
     def explode(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         if (columns["id"] >= 500).any():
             raise ValueError("no ids from 500 on")
@@ -186,7 +186,7 @@ def interrupt(_columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     raise KeyboardInterrupt("from a function")
 
 
-def test_no_way_to_leave_a_pipeline_leaves_its_reader_waiting() -> None:
+def test_keyboard_interrupt_in_user_function_reaches_reader_as_error() -> None:
     dataset = ds.Dataset.range(1_000).map(interrupt, schema=SCHEMA)
     windows = producer_of(pipeline_of(dataset), Dispatcher(leases_of(dataset)))
     task = task_of(dataset, lambda: None)
@@ -204,7 +204,7 @@ def test_no_way_to_leave_a_pipeline_leaves_its_reader_waiting() -> None:
         (UnavailableError("the dispatcher is away"), UnavailableError, "away"),
     ],
 )
-def test_what_leasing_fails_with_ends_the_stream(
+def test_leasing_failure_ends_stream_with_its_error(
     error: Exception, told: type[Exception], message: str
 ) -> None:
     def ask(_count: int, _wait_s: float) -> Grant:
@@ -225,7 +225,7 @@ def test_what_leasing_fails_with_ends_the_stream(
         producer.frames.get(TIMEOUT_S)
 
 
-def test_a_defect_in_a_compute_thread_ends_the_stream_with_its_error() -> None:
+def test_defect_in_compute_thread_ends_stream_with_its_error() -> None:
     dataset = ds.Dataset.range(4)
     dispatcher = Dispatcher(leases_of(dataset))
     producer = producer_of(pipeline_of(dataset), dispatcher)
@@ -239,7 +239,7 @@ def test_a_defect_in_a_compute_thread_ends_the_stream_with_its_error() -> None:
         producer.frames.get(TIMEOUT_S)
 
 
-def test_leases_in_store_are_given_back_when_the_stream_ends() -> None:
+def test_unused_leases_are_given_back_when_stream_ends() -> None:
     dataset = ds.Dataset.range(100_000)
     leases = leases_of(dataset)
     dispatcher = Dispatcher(leases)
@@ -254,7 +254,7 @@ def test_leases_in_store_are_given_back_when_the_stream_ends() -> None:
     assert leases[0] not in dispatcher.returned
 
 
-def test_a_closed_producer_does_not_look_like_one_that_is_done() -> None:
+def test_closed_producer_reports_unavailable_rather_than_end() -> None:
     dataset = ds.Dataset.range(100_000).batch(10)
     producer = producer_of(pipeline_of(dataset), Dispatcher(leases_of(dataset)), buffer_bytes=1)
     producer.start()
@@ -264,7 +264,7 @@ def test_a_closed_producer_does_not_look_like_one_that_is_done() -> None:
         producer.frames.get(TIMEOUT_S)
 
 
-def test_a_closed_producer_keeps_no_rows_of_windows_under_way() -> None:
+def test_closed_producer_frees_rows_of_windows_in_flight() -> None:
     dataset = ds.Dataset.range(100_000).batch(10)
     pipeline = pipeline_of(dataset)
     holds_rows, is_closed = threading.Event(), threading.Event()

@@ -122,7 +122,7 @@ def _model() -> Any:
     return model
 
 
-def _refuses(make: Callable[[Any], Any], name: str, value: Any) -> None:
+def _assert_refused(make: Callable[[Any], Any], name: str, value: Any) -> None:
     with pytest.raises(InvalidArgumentError) as caught:
         make(value)
     assert name.split(" of ")[0].strip() in str(caught.value)
@@ -130,30 +130,30 @@ def _refuses(make: Callable[[Any], Any], name: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize("name", SIZES)
-def test_a_size_is_a_positive_integer(name: str) -> None:
+def test_size_other_than_positive_integer_is_refused(name: str) -> None:
     for value in (0, -3, True, 1.5):
-        _refuses(SIZES[name], name.removeprefix("each of "), value)
+        _assert_refused(SIZES[name], name.removeprefix("each of "), value)
 
 
 @pytest.mark.parametrize("name", COUNTS)
-def test_a_count_is_an_integer_that_is_not_negative(name: str) -> None:
+def test_count_other_than_non_negative_integer_is_refused(name: str) -> None:
     for value in (-3, True, 1.5):
-        _refuses(COUNTS[name], name, value)
+        _assert_refused(COUNTS[name], name, value)
 
 
 @pytest.mark.parametrize("name", RATES)
-def test_a_rate_is_a_finite_number_that_is_not_negative(name: str) -> None:
+def test_rate_other_than_finite_non_negative_number_is_refused(name: str) -> None:
     for value in (-0.5, float("nan"), True, "fast"):
-        _refuses(RATES[name], name, value)
+        _assert_refused(RATES[name], name, value)
 
 
 @pytest.mark.parametrize("name", ANY_NUMBERS)
-def test_a_number_is_finite(name: str) -> None:
+def test_number_that_is_not_finite_is_refused(name: str) -> None:
     for value in (float("nan"), float("inf"), "fast"):
-        _refuses(ANY_NUMBERS[name], name, value)
+        _assert_refused(ANY_NUMBERS[name], name, value)
 
 
-def test_numbers_of_numpy_are_numbers() -> None:
+def test_numpy_numbers_are_accepted() -> None:
     assert ps.models.WideDeep(SCHEMA, dim=np.int64(4), hidden=np.array([8, 4])).dim == 4
     assert ps.layers.Embedding(np.array([3, 4]), np.int32(2)).vocabulary_sizes == (3, 4)
     assert ps.layers.Embedding(np.int64(3), 2).vocabulary_sizes == (3,)
@@ -161,14 +161,14 @@ def test_numbers_of_numpy_are_numbers() -> None:
 
 
 @pytest.mark.parametrize("hidden", [8, "64"])
-def test_a_list_of_sizes_is_a_list(hidden: Any) -> None:
+def test_sizes_other_than_sequence_are_refused(hidden: Any) -> None:
     with pytest.raises(InvalidTypeError, match=f"WideDeep: hidden must be a seq.*got {hidden!r}"):
         ps.models.WideDeep(SCHEMA, hidden=hidden)
 
 
-def test_a_manager_of_checkpoints_counts(tmp_path: Path) -> None:
+def test_negative_counts_of_checkpoint_manager_are_refused(tmp_path: Path) -> None:
     for name in ("max_to_keep", "checkpoint_interval", "keep_checkpoint_every_n_hours"):
-        _refuses(lambda n, name=name: _manager(tmp_path, **{name: n}), name, -3)
+        _assert_refused(lambda n, name=name: _manager(tmp_path, **{name: n}), name, -3)
 
 
 def _manager(directory: Path, **options: Any) -> Any:

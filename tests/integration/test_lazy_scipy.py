@@ -24,16 +24,18 @@ PRODUCT = (
 ABSENT = "import sys\nsys.modules['scipy'] = None\n"
 
 
-@pytest.mark.parametrize("kernels", [KERNELS, CHECKSUM, RECORDS])
-def test_kernels_do_not_import_it(kernels: str) -> None:
+@pytest.mark.parametrize(
+    "kernels", [KERNELS, CHECKSUM, RECORDS], ids=["losses", "checksum", "tfrecord"]
+)
+def test_kernels_do_not_import_scipy(kernels: str) -> None:
     assert _said(kernels + TELL) == "False"
 
 
-def test_a_function_that_multiplies_matrices_does() -> None:
+def test_matrix_product_imports_scipy() -> None:
     assert _said(KERNELS + PRODUCT + TELL) == "True"
 
 
-def test_where_it_is_absent_numba_says_so() -> None:
+def test_matrix_product_without_scipy_names_it_as_required() -> None:
     program = ABSENT + KERNELS + PRODUCT
     assert "scipy 0.16+ is required" in _run(program).stderr
 

@@ -39,8 +39,10 @@ assert not main(["predict", "model", *data, "--output", "out.csv"])
 TELL = "import sys\nprint('pandas' in sys.modules)\n"
 
 
-@pytest.mark.parametrize("program", [PIPELINE, STEP, TABULAR])
-def test_what_handles_numbers_does_not_import_it(program: str, tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize(
+    "program", [PIPELINE, STEP, TABULAR], ids=["pipeline", "step", "command line"]
+)
+def test_numeric_programs_do_not_import_pandas(program: str, tmp_path: pathlib.Path) -> None:
     command = [sys.executable, "-c", program + TELL]
     ended = subprocess.run(
         command, capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path

@@ -65,7 +65,7 @@ def step_of(model: Any, optimizer: Any) -> Callable[[Any], float]:
 
 
 @pytest.mark.long
-def test_closures_that_run_again_make_the_rounds_that_they_made(tmp_path: pathlib.Path) -> None:
+def test_sync_training_is_bitwise_equal_although_servers_are_killed(tmp_path: pathlib.Path) -> None:
     with ps.LocalCluster(workers=2, ps=2, data_workers=0, supervise=True) as cluster:
         expected, none = train(cluster, tmp_path / "whole", {})
         found, restores = train(cluster, tmp_path / "lost", {25: 0, 70: 1})

@@ -1,4 +1,4 @@
-"""The errors that beginners meet: each says what is wrong and what to do."""
+"""Errors in the data that training is given: each says what is wrong and what to do."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def model(**schema: Any) -> Any:
     return made
 
 
-def test_a_label_under_another_name() -> None:
+def test_missing_label_column_is_refused_naming_schema_argument() -> None:
     for use in (
         lambda: model().fit(COLUMNS, verbose=0),
         lambda: model().evaluate(COLUMNS, verbose=0),
@@ -32,17 +32,17 @@ def test_a_label_under_another_name() -> None:
             use()
 
 
-def test_a_column_that_the_data_lack() -> None:
+def test_missing_feature_column_is_refused_naming_it() -> None:
     with pytest.raises(InvalidArgumentError, match=r"lacks price; it has .*leave it out of the"):
         model(dense=("d", "price"), label="y").fit(COLUMNS, verbose=0)
 
 
-def test_no_rows() -> None:
+def test_empty_training_dataset_is_refused() -> None:
     empty = {name: column[:0] for name, column in COLUMNS.items()}
     with pytest.raises(DataError, match="the dataset is empty; look at its paths and filters"):
         model(label="y").fit(empty, verbose=0)
 
 
-def test_a_dataset_function_without_a_return() -> None:
+def test_dataset_function_without_return_is_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="got NoneType: end it with `return dataset`"):
         open_dataset(lambda _context: None, 0, None)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Types of columns that the first files tell for all others, and paths that name no file."""
+"""The file whose columns and types all others must have, and paths that match no file."""
 
 from __future__ import annotations
 
@@ -18,42 +18,42 @@ from dataservice.errors import NotFoundError, SchemaError, SourceError
 HEADER = "id,word\n"
 
 
-def written(folder: pathlib.Path, **texts: str) -> list[str]:
+def write_texts(folder: pathlib.Path, **texts: str) -> list[str]:
     paths = [folder / name for name in texts]
     for path, text in zip(paths, texts.values(), strict=True):
         path.write_text(text)
     return [str(path) for path in paths]
 
 
-def test_a_csv_file_without_rows_tells_no_types(tmp_path: pathlib.Path) -> None:
-    paths = written(tmp_path, a=HEADER, b=HEADER + "1,x\n", c=HEADER + "2,y\n")
+def test_csv_file_without_rows_does_not_determine_types(tmp_path: pathlib.Path) -> None:
+    paths = write_texts(tmp_path, a=HEADER, b=HEADER + "1,x\n", c=HEADER + "2,y\n")
     table = ds.Dataset.from_csv(paths).to_table()
     assert table.schema.types == [pa.int64(), pa.string()]
     assert table["id"].to_pylist() == [1, 2]
 
 
-def test_csv_files_without_any_row_have_columns_all_the_same(tmp_path: pathlib.Path) -> None:
-    table = ds.Dataset.from_csv(written(tmp_path, a=HEADER, b=HEADER)).to_table()
+def test_csv_files_without_any_rows_still_have_columns(tmp_path: pathlib.Path) -> None:
+    table = ds.Dataset.from_csv(write_texts(tmp_path, a=HEADER, b=HEADER)).to_table()
     assert table.schema.names == ["id", "word"]
     assert table.num_rows == 0
 
 
-def test_the_columns_are_compared_with_those_of_the_file_that_told_them(
+def test_differing_columns_error_names_reference_file(
     tmp_path: pathlib.Path,
 ) -> None:
-    paths = written(tmp_path, a="id\n", b=HEADER + "1,x\n")
+    paths = write_texts(tmp_path, a="id\n", b=HEADER + "1,x\n")
     with pytest.raises(SchemaError, match=r"the files differ: .*b' has .*a' has \['id'\]"):
         ds.Dataset.from_csv(paths).to_table()
 
 
-def test_an_empty_file_of_json_lines_tells_no_types(tmp_path: pathlib.Path) -> None:
-    paths = written(tmp_path, a="", b='{"id": 1}\n')
+def test_empty_json_lines_file_does_not_determine_types(tmp_path: pathlib.Path) -> None:
+    paths = write_texts(tmp_path, a="", b='{"id": 1}\n')
     assert ds.Dataset.from_json(paths).to_table()["id"].to_pylist() == [1]
     with pytest.raises(SourceError, match=r"a' is empty.*schema="):
         ds.Dataset.from_json(paths[:1]).to_table()
 
 
-def with_and_without_values(folder: pathlib.Path, kind: str, *columns: pa.Array) -> list[str]:
+def write_columns(folder: pathlib.Path, kind: str, *columns: pa.Array) -> list[str]:
     """Writes a file for each of these `tags` columns; returns the paths.
 
     A column without values has type null, as pandas and others write it.
@@ -77,10 +77,10 @@ NOTHING = pa.nulls(2)
 @pytest.mark.parametrize(
     "tags", [pa.array(["a", None]), pa.array([[1], None]), pa.array([{"x": 1.5}, None])], ids=str
 )
-def test_a_column_without_values_has_the_type_of_the_others(
+def test_null_type_column_takes_type_of_other_files(
     kind: str, tags: pa.Array, tmp_path: pathlib.Path
 ) -> None:
-    paths = with_and_without_values(tmp_path, kind, NOTHING, NOTHING, tags, NOTHING)
+    paths = write_columns(tmp_path, kind, NOTHING, NOTHING, tags, NOTHING)
     nothing = [None, None]
     for order, rows in (
         ([2, 3], tags.to_pylist() + nothing),
@@ -92,20 +92,18 @@ def test_a_column_without_values_has_the_type_of_the_others(
 
 
 @pytest.mark.parametrize("kind", READ)
-def test_lists_without_values_have_the_type_of_the_others(
-    kind: str, tmp_path: pathlib.Path
-) -> None:
+def test_null_type_lists_take_type_of_other_files(kind: str, tmp_path: pathlib.Path) -> None:
     empty, full = pa.array([[], None]), pa.array([["a"], []])
-    paths = with_and_without_values(tmp_path, kind, empty, NOTHING, full, empty)
+    paths = write_columns(tmp_path, kind, empty, NOTHING, full, empty)
     table = READ[kind](paths).to_table()
     assert table.schema.field("tags").type == full.type
     assert table["tags"].to_pylist() == [[], None, None, None, ["a"], [], [], None]
 
 
 @pytest.mark.parametrize("kind", READ)
-def test_files_of_other_types_are_told_who_told_theirs(kind: str, tmp_path: pathlib.Path) -> None:
+def test_differing_type_error_names_reference_file(kind: str, tmp_path: pathlib.Path) -> None:
     columns = (NOTHING, pa.array([1, 2]), pa.array(["a", "b"]))
-    paths = with_and_without_values(tmp_path, kind, *columns)
+    paths = write_columns(tmp_path, kind, *columns)
     with pytest.raises(
         SchemaError, match=r"of type int64 in '.*/1\.\w+', and .*/2\.\w+' has it as str"
     ):
@@ -114,20 +112,20 @@ def test_files_of_other_types_are_told_who_told_theirs(kind: str, tmp_path: path
 
 
 @pytest.mark.parametrize("kind", READ)
-def test_a_type_is_looked_for_in_a_bounded_number_of_files(
+def test_type_is_searched_in_bounded_number_of_files(
     kind: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reference, "_MAX_LOOKED_AT", 2)
     columns = (NOTHING, NOTHING, NOTHING, pa.array([1, 2]))
-    paths = with_and_without_values(tmp_path, kind, *columns)
+    paths = write_columns(tmp_path, kind, *columns)
     with pytest.raises(SchemaError, match=r"is of type null in .*/0\..*a file first in which"):
         READ[kind](paths).to_table()
     assert READ[kind](paths[1:]).to_table()["tags"].to_pylist() == [None] * 4 + [1, 2]
 
 
 @pytest.mark.parametrize("kind", READ)
-def test_a_file_that_cannot_be_read_tells_no_types(kind: str, tmp_path: pathlib.Path) -> None:
-    paths = with_and_without_values(tmp_path, kind, NOTHING, NOTHING, pa.array([1, 2]))
+def test_unreadable_file_does_not_determine_types(kind: str, tmp_path: pathlib.Path) -> None:
+    paths = write_columns(tmp_path, kind, NOTHING, NOTHING, pa.array([1, 2]))
     pathlib.Path(paths[1]).write_text("damaged")
     with pytest.raises(SourceError, match="1\\."):
         READ[kind](paths).schema  # noqa: B018
@@ -137,36 +135,38 @@ def test_a_file_that_cannot_be_read_tells_no_types(kind: str, tmp_path: pathlib.
 
 
 @pytest.mark.parametrize("kind", READ)
-def test_a_column_without_a_type_in_any_file_is_of_nulls(kind: str, tmp_path: pathlib.Path) -> None:
-    data = READ[kind](with_and_without_values(tmp_path, kind, NOTHING, NOTHING))
+def test_column_of_null_type_in_all_files_stays_null(kind: str, tmp_path: pathlib.Path) -> None:
+    data = READ[kind](write_columns(tmp_path, kind, NOTHING, NOTHING))
     assert data.map(dict).to_table()["tags"].to_pylist() == [None] * 4
     assert data.filter(ds.col("tags") == "a").to_table().num_rows == 0
     filled = data.with_column("tags", ds.col("tags").fill_null("none")).to_table()
     assert filled["tags"].to_pylist() == ["none"] * 4
 
 
-def test_in_text_a_column_without_values_has_the_type_of_the_others(tmp_path: pathlib.Path) -> None:
-    paths = written(tmp_path, a=HEADER + "1,\n", b=HEADER + "2,5\n")
+def test_csv_or_json_column_without_values_takes_type_of_other_files(
+    tmp_path: pathlib.Path,
+) -> None:
+    paths = write_texts(tmp_path, a=HEADER + "1,\n", b=HEADER + "2,5\n")
     assert ds.Dataset.from_csv(paths).to_table()["word"].to_pylist() == [None, 5]
-    lines = written(tmp_path, c='{"v": null, "l": []}\n', d='{"v": 1.5, "l": ["x"]}\n')
+    lines = write_texts(tmp_path, c='{"v": null, "l": []}\n', d='{"v": 1.5, "l": ["x"]}\n')
     table = ds.Dataset.from_json(lines).to_table()
     assert table.to_pylist() == [{"v": None, "l": []}, {"v": 1.5, "l": ["x"]}]
 
 
-def test_rows_of_a_column_without_values_fail_every_filter(tmp_path: pathlib.Path) -> None:
-    paths = with_and_without_values(tmp_path, "parquet", pa.array(["a", None]), NOTHING)
+def test_rows_of_null_type_column_are_filtered_as_nulls(tmp_path: pathlib.Path) -> None:
+    paths = write_columns(tmp_path, "parquet", pa.array(["a", None]), NOTHING)
     assert ds.Dataset.from_parquet(paths, filter=ds.col("tags") == "a").to_table().num_rows == 1
     assert ds.Dataset.from_parquet(paths, filter=ds.col("tags").is_null()).to_table().num_rows == 3
 
 
-def test_a_row_of_csv_that_is_too_long_is_told_as_such(tmp_path: pathlib.Path) -> None:
-    (path,) = written(tmp_path, a=HEADER + "1," + "x" * (3 << 20) + "\n2,y\n")
+def test_overlong_csv_row_is_refused_naming_remedy(tmp_path: pathlib.Path) -> None:
+    (path,) = write_texts(tmp_path, a=HEADER + "1," + "x" * (3 << 20) + "\n2,y\n")
     with pytest.raises(SourceError, match=r"longer than a block.*Parquet or JSON lines"):
         ds.Dataset.from_csv(path).to_table()
 
 
 @pytest.mark.parametrize("path", ["absent.parquet", "absent-*.parquet"])
-def test_of_relative_paths_the_folder_is_named(
+def test_missing_relative_path_error_names_working_folder(
     path: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -179,7 +179,7 @@ def test_of_relative_paths_the_folder_is_named(
 
 
 @pytest.mark.parametrize("read", [ds.Dataset.from_csv, ds.Dataset.list_files])
-def test_a_name_that_is_not_utf_8_is_told_as_such(
+def test_file_name_that_is_not_utf_8_is_refused(
     read: Callable[[str], ds.Dataset], tmp_path: pathlib.Path
 ) -> None:
     (tmp_path / os.fsdecode(b"caf\xe9.csv")).write_text("x\n1\n")
@@ -187,6 +187,6 @@ def test_a_name_that_is_not_utf_8_is_told_as_such(
         read(str(tmp_path / "*.csv")).to_table()
 
 
-def test_a_folder_without_a_file_names_no_ending(tmp_path: pathlib.Path) -> None:
+def test_list_files_of_empty_folder_is_not_found(tmp_path: pathlib.Path) -> None:
     with pytest.raises(NotFoundError, match="no file matches"):
         ds.Dataset.list_files(str(tmp_path)).to_table()

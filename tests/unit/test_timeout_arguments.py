@@ -19,7 +19,7 @@ from pstrain.coordinator.remote_value import RemoteValue
 from pstrain.errors import InvalidArgumentError, InvalidTypeError
 
 
-class _Nobody:
+class _FailsWhenUsed:
     """A coordinator's scheduler, or the owner of a value, that fails the test when it is used."""
 
     def __getattr__(self, name: str) -> Any:
@@ -28,12 +28,12 @@ class _Nobody:
 
 def _coordinator() -> ClusterCoordinator:
     coordinator = object.__new__(ClusterCoordinator)
-    coordinator._scheduler = _Nobody()  # type: ignore[assignment]
+    coordinator._scheduler = _FailsWhenUsed()  # type: ignore[assignment]
     return coordinator
 
 
 def _value() -> RemoteValue:
-    return RemoteValue(1, threading.Condition(), _Nobody())
+    return RemoteValue(1, threading.Condition(), _FailsWhenUsed())
 
 
 def _checkpoint() -> ps.Checkpoint:
@@ -56,7 +56,7 @@ WAITS: dict[str, Callable[[Any, Path], Any]] = {
 
 
 @pytest.mark.parametrize("name", WAITS)
-def test_a_limit_is_seconds_or_none(name: str, tmp_path: Path) -> None:
+def test_timeout_other_than_seconds_or_none_is_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidTypeError, match=r"timeout.* must be seconds.*got 'x'"):
         WAITS[name]("x", tmp_path)
     with pytest.raises(InvalidArgumentError, match=r"timeout.* or None to wait .*, got -1"):
@@ -64,14 +64,14 @@ def test_a_limit_is_seconds_or_none(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [ds.DispatchServer, ds.WorkerServer])
-def test_servers_check_it_too(make: Any) -> None:
+def test_server_join_refuses_invalid_timeout(make: Any) -> None:
     server = make(None if make is ds.DispatchServer else ds.WorkerConfig("a:1"), start=False)
     server.stop()
     with pytest.raises(InvalidTypeError, match="timeout_s must be seconds"):
         server.join("soon")
 
 
-def test_what_limits_nothing_is_none_and_what_no_clock_can_count_is_cut() -> None:
+def test_infinite_limit_becomes_none_and_huge_limit_is_capped() -> None:
     assert limit_s(None) is None
     assert limit_s(math.inf) is None
     assert limit_s(0) == 0.0

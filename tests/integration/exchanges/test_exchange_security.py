@@ -21,7 +21,7 @@ from tests.integration.exchange_ends import ENDS, TIMEOUT_S, TOKEN, Ends, takes
 
 
 @pytest.mark.parametrize("token", ["wrong", TOKEN + "x"])
-def test_a_wrong_token_is_refused(ends: Ends, server: Any, token: str) -> None:
+def test_wrong_token_is_refused(ends: Ends, server: Any, token: str) -> None:
     with ends.connect(server.address, token=token) as intruder:
         with pytest.raises(UnauthenticatedError, match="wrong; give both ends the same"):
             intruder.exchange({"exchange": "echo"})
@@ -29,7 +29,9 @@ def test_a_wrong_token_is_refused(ends: Ends, server: Any, token: str) -> None:
             intruder.action("reverse", b"abc", timeout_s=TIMEOUT_S)
 
 
-def test_tls(ends: Ends, tmp_path: pathlib.Path) -> None:
+def test_tls_server_refuses_plain_clients_and_those_without_its_ca(
+    ends: Ends, tmp_path: pathlib.Path
+) -> None:
     authority = trustme.CA()
     certificate = authority.issue_cert("127.0.0.1", "localhost")
     paths = {name: str(tmp_path / name) for name in ("cert", "key", "ca", "other")}
@@ -57,7 +59,9 @@ def test_tls(ends: Ends, tmp_path: pathlib.Path) -> None:
         server.stop()
 
 
-def test_one_thread_sends_while_another_receives_by_tls(ends: Ends, tmp_path: pathlib.Path) -> None:
+def test_one_thread_sends_while_another_receives_over_tls(
+    ends: Ends, tmp_path: pathlib.Path
+) -> None:
     authority = trustme.CA()
     certificate = authority.issue_cert("127.0.0.1")
     paths = {name: str(tmp_path / name) for name in ("cert", "key", "ca")}
@@ -78,7 +82,7 @@ def test_one_thread_sends_while_another_receives_by_tls(ends: Ends, tmp_path: pa
     server.stop()
 
 
-def test_a_client_by_tls_of_a_server_without_it(
+def test_tls_client_of_plain_server_is_told_to_start_it_with_tls(
     ends: Ends, tmp_path: pathlib.Path, server: Any
 ) -> None:
     ca_path = str(tmp_path / "ca")
@@ -90,7 +94,7 @@ def test_a_client_by_tls_of_a_server_without_it(
         client.exchange({"exchange": "echo"}, timeout_s=TIMEOUT_S)
 
 
-def test_strangers_of_a_socket_are_refused() -> None:
+def test_malformed_messages_are_refused_and_server_lives_on() -> None:
     """Bytes that are no message, headers that announce gigabytes, and a silent connection."""
     server = ENDS["sockets"].serve()
     place = ("127.0.0.1", server.port)
@@ -112,7 +116,7 @@ def test_strangers_of_a_socket_are_refused() -> None:
         server.stop()
 
 
-def test_what_is_no_server_of_this_protocol_is_named() -> None:
+def test_http_server_at_the_address_is_named_as_another_protocol() -> None:
     """A wrong port may lead to an HTTP server, for example."""
     with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
 
@@ -133,7 +137,7 @@ def test_what_is_no_server_of_this_protocol_is_named() -> None:
         answering.result(TIMEOUT_S)
 
 
-def test_what_repeats_what_it_hears_is_no_server() -> None:
+def test_server_that_echoes_bytes_is_refused_as_data_loss() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
 
         def repeat() -> None:
