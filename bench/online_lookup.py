@@ -5,7 +5,9 @@ Criteo-shaped rows (26 columns of integers) are encoded with hashed columns, wit
 with online columns, whose rows a model then looks up; the latter also with too few rows for a
 quarter of the values. Whole training steps of a WideDeep model follow, with hashed and with online
 columns. Forms take turns, batch by batch. A cluster costs the same, because known keys are looked
-up in the trainer. Prints one JSON line each, with medians over batches.
+up in the trainer. Last come evictions of a tenth of the keys, and how much longer than usual a pass
+over the batches takes after an eviction, because all keys are asked for again. Prints one JSON line
+each, with medians over batches, or over evictions.
 """
 
 from __future__ import annotations
@@ -98,6 +100,45 @@ def measure(what: str, forms: dict[str, Work], table: list[pa.RecordBatch], roun
         )
 
 
+def measure_evictions(schema: ps.FeatureSchema, table: list[pa.RecordBatch], rounds: int) -> None:
+    """Evicts keys of a trained model in turns with two passes over all batches; prints a line."""
+    model = ps.models.WideDeep(schema, dim=_DIM, hidden=_HIDDEN)
+    online, optimizer = model.checked_online(), ps.optimizers.Adagrad(0.02)
+    taken: dict[str, list[float]] = {"evict": [], "first": [], "second": []}
+
+    def timed(name: str, work: Callable[[], Any]) -> Any:
+        began_s = time.perf_counter()
+        found = work()
+        taken[name].append(time.perf_counter() - began_s)
+        return found
+
+    def look_up() -> None:
+        for batch in table:
+            online.with_rows(model.encode(batch), training=True)
+
+    with ps.GradientTape() as tape:
+        loss = model.loss(table[0])
+    optimizer.apply_gradients(tape.gradients(loss))
+    look_up()
+    used = online.stats()["used"]
+    sizes = {name: column.buckets * 18 // 25 for name, column in schema.categorical.items()}
+    evicted = 0
+    for _ in range(rounds):
+        evicted = timed("evict", lambda: model.evict(sizes))
+        timed("first", look_up)
+        timed("second", look_up)
+    longer_s = statistics.median(np.subtract(taken["first"], taken["second"]).tolist())
+    children.say(
+        bench="online_lookup",
+        what="evict",
+        form="online",
+        median_ms=round(statistics.median(taken["evict"]) * 1_000, 3),
+        keys=used,
+        evicted=evicted,
+        next_pass_longer_ms=round(longer_s * 1_000, 3),
+    )
+
+
 def main(argv: list[str] | None = None) -> None:
     """Runs the command line."""
     parser = new_parser("bench.online_lookup", __doc__)
@@ -117,6 +158,7 @@ def main(argv: list[str] | None = None) -> None:
     measure("encode", encodings, table, options.rounds)
     steps = {name: training(by_form[name]) for name in ("hashed", "online")}
     measure("step", steps, table, options.rounds)
+    measure_evictions(by_form["online"], table, options.rounds)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from pstrain.callbacks.base import Callback, CallbackList
 from pstrain.callbacks.checkpoint import Checkpoint
 from pstrain.callbacks.csv_logger import CSVLogger
 from pstrain.callbacks.early_stopping import EarlyStopping
+from pstrain.callbacks.evict import Evict
 from pstrain.callbacks.learning_rate import LearningRateSchedule, LearningRateScheduler
 from pstrain.callbacks.plateau import ReduceLROnPlateau
 from pstrain.callbacks.progress import ProgressBar
@@ -18,6 +19,7 @@ __all__ = [
     "CallbackList",
     "Checkpoint",
     "EarlyStopping",
+    "Evict",
     "LearningRateSchedule",
     "LearningRateScheduler",
     "ProgressBar",

@@ -42,7 +42,7 @@ from pstrain.coordinator.trainer_stats import TrainerTable
 from pstrain.errors import InvalidArgumentError, InvalidTypeError
 from pstrain.replica import call_arguments
 from pstrain.strategy import ParameterServerStrategy
-from pstrain.trainer.consistent_reads import never_restored
+from pstrain.trainer.consistent_reads import always_goes_on, never_restored
 
 if TYPE_CHECKING:
     from pstrain.checkpoints.manager import CheckpointManager
@@ -117,6 +117,9 @@ class ClusterCoordinator:
         strategy.parameters.hold_closures = _while_alive(self.barrier, nullcontext)
         strategy.parameters.wait_restored = _while_alive(
             self.recovery.wait_restored, never_restored
+        )
+        strategy.parameters.check_goes_on = _while_alive(
+            parts.scheduler.rollback.check_goes_on, always_goes_on
         )
         self._finalizer = weakref.finalize(self, parts.stop)
         end_with_program(self, lambda coordinator: coordinator._finalizer())
@@ -331,6 +334,7 @@ class ClusterCoordinator:
             self.strategy.coordinator = None
             self.strategy.parameters.hold_closures = nullcontext
             self.strategy.parameters.wait_restored = never_restored
+            self.strategy.parameters.check_goes_on = always_goes_on
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(

@@ -113,6 +113,12 @@ class Rollback:
             core.changed.notify_all()
             return count
 
+    def check_goes_on(self) -> None:
+        """Raises the error of :meth:`give_up`, as long as the program does not know of it."""
+        with self._core.changed:
+            if self._core.given_up is not None:
+                raise self._core.given_up.with_traceback(None)
+
     def forget_given_up(self) -> None:
         """Continues scheduling after :meth:`give_up`, as the program knows of the error."""
         core = self._core

@@ -1,8 +1,8 @@
 """A process's cache of the rows of keys, so that it does not ask the servers for a key again.
 
 Knows nothing of servers. Invariant: the cache is emptied when the mapping is restored or assigned,
-so a key never gets a row that has become another key's. It holds at most twice as many keys as
-there are rows, and its table of counts has a fixed size.
+or when keys are evicted, so a key never gets a row that has become another key's. It holds at most
+three times as many keys as there are rows, and its table of counts has a fixed size.
 """
 
 from __future__ import annotations
@@ -57,6 +57,19 @@ class KeyFields(NamedTuple):
             cuts += [np.array([first], np.int64), starts]
         return np.concatenate(cuts).tolist()  # type: ignore[no-any-return]
 
+    def buckets_in(self, ranges: Iterable[tuple[int, int]]) -> list[I64]:
+        """Returns, for each range of rows, where its buckets begin, ascending, and its end.
+
+        A range must be of one field and consist of whole buckets, with or without the first row.
+        """
+        cuts = np.array(self.cuts(), np.int64)
+        bounds = []
+        for start, stop in ranges:
+            first = start + int(start in self.first)
+            inside = cuts[(cuts > first) & (cuts < stop)]
+            bounds.append(np.concatenate([[first], inside, [stop]]))
+        return bounds
+
 
 class KeyQuery(NamedTuple):
     """Distinct keys to ask the servers for, in the order of their buckets.
@@ -95,19 +108,60 @@ def distinct(keys: I64, fields: I64, key_fields: KeyFields) -> tuple[KeyQuery, I
     return query, np.bincount(inverse, minlength=len(may_claim)), inverse
 
 
-class KeyMap:
-    """The known rows of the keys of one variable. Thread-safe; lookups take no lock."""
+class WaitingKeys:
+    """The counts of keys that were not met often enough yet to claim a row. Thread-safe."""
 
-    def __init__(self, fields: KeyFields) -> None:
+    def __init__(self, rows: int) -> None:
+        self._places = min(_MOST_COUNTS, 1 << max(4, rows.bit_length()))
+        self._counts: I64 | None = None
+        self._lock = threading.Lock()
+
+    def meet(self, keys: I64, salts: I64, times: I64, min_counts: I64) -> NDArray[np.uint8]:
+        """Counts keys that were met so many ``times``; returns which ones often enough by now."""
+        is_met = np.empty(len(keys), np.uint8)
+        with self._lock:
+            if self._counts is None:
+                self._counts = np.zeros((self._places, 3), np.int64)
+            kernels.count_occurrences(self._counts, keys, salts, times, min_counts, is_met)
+        return is_met
+
+    @property
+    def size_bytes(self) -> int:
+        return 0 if self._counts is None else self._counts.nbytes
+
+
+class KeyMap:
+    """The known rows of the keys of one variable. Thread-safe; lookups take no lock.
+
+    A training lookup does not know the rows that only lookups without training have asked for, so
+    that the servers hear of each key's first training since the map was made.
+    """
+
+    def __init__(self, fields: KeyFields, waiting: WaitingKeys | None = None) -> None:
         self._fields = fields
         self._known = _no_keys(_FIRST_SLOTS)
         self._entries = self._refused = 0
-        self._counts: I64 | None = None
+        self._waiting = waiting or WaitingKeys(fields.rows)
         self._lock = threading.Lock()
         self.has_warned = False
         """True once a warning was logged that there are keys without a row."""
 
-    def replace(self, ids: I64, fields: I64, columns: I64, targets: I64, nulls: I64) -> I64:
+    def emptied(self) -> KeyMap:
+        """Returns a map that knows no rows, but goes on with the counts of this one."""
+        empty = KeyMap(self._fields, self._waiting)
+        empty.has_warned = self.has_warned
+        return empty
+
+    def replace(
+        self,
+        ids: I64,
+        fields: I64,
+        columns: I64,
+        targets: I64,
+        nulls: I64,
+        *,
+        is_training: bool = True,
+    ) -> I64:
         """Replaces known keys in ``columns``, of ``fields``, by ids; returns places of the others.
 
         See :func:`pstrain.kernels.keys.replace_known`.
@@ -122,6 +176,7 @@ class KeyMap:
             targets,
             nulls,
             missing,
+            is_training,
         )
         return missing[:count]
 
@@ -132,27 +187,20 @@ class KeyMap:
         waiting = np.flatnonzero(admitted == 0)
         if len(waiting):
             salts = self._fields.first[query.fields[waiting]]
-            is_met = np.empty(len(waiting), np.uint8)
-            with self._lock:
-                kernels.count_occurrences(
-                    self._count_table(),
-                    query.keys[waiting],
-                    salts,
-                    occurrences[waiting],
-                    min_counts[waiting],
-                    is_met,
-                )
-            admitted[waiting] = is_met
+            admitted[waiting] = self._waiting.meet(
+                query.keys[waiting], salts, occurrences[waiting], min_counts[waiting]
+            )
         return query._replace(may_claim=admitted)
 
-    def add(self, query: KeyQuery, rows: I64) -> None:
+    def add(self, query: KeyQuery, rows: I64, *, is_training: bool = True) -> None:
         """Adds the rows that the servers gave to keys.
 
-        Keys that can never get a row are known too, with the first row of their field.
+        Keys that can get no row before the next eviction are known too, with the first row of their
+        field.
         """
         firsts = self._fields.first[query.fields]
         with self._lock:
-            self._add(query.keys, rows, firsts, rows >= 0)
+            self._add(query.keys, rows if is_training else ~rows, firsts, rows >= 0)
             is_refused = rows == kernels.NO_ROW_EVER
             if self._refused + np.count_nonzero(is_refused) > self._fields.rows:
                 self._rebuild(self._entries, is_whole=False)
@@ -173,7 +221,7 @@ class KeyMap:
     @property
     def size_bytes(self) -> int:
         """The memory of known keys and of counts."""
-        return self._known.nbytes + (0 if self._counts is None else self._counts.nbytes)
+        return self._known.nbytes + self._waiting.size_bytes
 
     def _rebuild(self, entries: int, *, is_whole: bool = True) -> None:
         """Makes a new table with room for so many entries.
@@ -186,19 +234,14 @@ class KeyMap:
             slots *= 2
         old = self._known[self._known[:, 0] != kernels.NO_KEY]
         keys, rows = np.ascontiguousarray(old[:, 0]), np.ascontiguousarray(old[:, 1])
-        field = np.searchsorted(self._fields.first, rows, side="right") - 1
+        plain = np.where(rows < 0, ~rows, rows)
+        field = np.searchsorted(self._fields.first, plain, side="right") - 1
         firsts = self._fields.first[field]
         kept = np.ones(len(rows), np.bool_) if is_whole else rows != firsts
         built = _no_keys(slots)
         self._entries = kernels.add_known(built, keys[kept], rows[kept], firsts[kept])
         self._refused = self._refused if is_whole else 0
         self._known = built
-
-    def _count_table(self) -> I64:
-        if self._counts is None:
-            places = min(_MOST_COUNTS, 1 << max(4, self._fields.rows.bit_length()))
-            self._counts = np.zeros((places, 3), np.int64)
-        return self._counts
 
 
 def _no_keys(slots: int) -> I64:
@@ -210,12 +253,14 @@ def _no_keys(slots: int) -> I64:
 class KeyMaps:
     """The key maps of one process's parameters, by variable id. Thread-safe.
 
-    ``generation`` grows in the program when rows get other keys than before, by a restore or an
-    assignment. It is sent to the trainers with every later closure.
+    ``generation`` grows in the program when rows get other keys than before, by a restore, an
+    assignment or an eviction. It is sent to the trainers with every later closure.
     """
 
     def __init__(self) -> None:
         self.generation = 0
+        self.moving = threading.RLock()
+        """Held while rows get other keys, or while a snapshot of them is taken."""
         self._variables: set[int] = set()
         self._maps: dict[int, KeyMap] = {}
         self._lock = threading.Lock()
@@ -225,7 +270,7 @@ class KeyMaps:
         self._variables.add(variable)
 
     def of(self, variable: int, fields: KeyFields) -> KeyMap:
-        """Returns the map of a variable; a new, empty one after :meth:`forget`."""
+        """Returns the map of a variable; a new one without rows after :meth:`forget`."""
         with self._lock:
             found = self._maps.get(variable)
             if found is None:
@@ -233,20 +278,20 @@ class KeyMaps:
             return found
 
     def advance(self, generation: int) -> None:
-        """Drops all maps if ``generation`` is newer than the present one."""
+        """Empties all maps if ``generation`` is newer than the present one."""
         with self._lock:
             if generation > self.generation:
                 self.generation = generation
-                self._maps.clear()
+                self._maps = {variable: each.emptied() for variable, each in self._maps.items()}
 
     def any_holds_keys(self, variables: Iterable[int]) -> bool:
         """True if the values of at least one of these variables are keys."""
         return not self._variables.isdisjoint(variables)
 
     def forget(self, variables: Iterable[int] | None = None) -> None:
-        """Drops all maps after these variables were changed, if one of them holds keys.
+        """Empties all maps after these variables were changed, if one of them holds keys.
 
-        None: drops them in any case. Not meant for changes by claims.
+        None: empties them in any case. Not meant for changes by claims.
         """
         if variables is None or self.any_holds_keys(variables):
             self.advance(self.generation + 1)

@@ -2,7 +2,8 @@
 
 The mapping is an ordinary variable, which holds for each row the key of that row. Checkpoints,
 restores onto other servers and reads of it are therefore those of any variable. Must not know what
-the rows are used for. Invariant: unless the mapping is assigned or restored, a key keeps its row.
+the rows are used for. Invariant: unless the mapping is assigned or restored, a key keeps its row
+until it is evicted.
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ from numpy.typing import NDArray
 
 from dataservice.runtime.arguments import integer_at_least
 from pstrain import initializers
+from pstrain.errors import FailedPreconditionError
+from pstrain.features.eviction import Eviction, Table
 from pstrain.features.key_map import KeyFields, KeyMap, KeyQuery, distinct
 from pstrain.gradients.recording import recording
 from pstrain.kernels.keys import NO_KEY
-from pstrain.variables.parameters import KeyParameters
+from pstrain.variables.parameters import KeyParameters, current_step
 from pstrain.variables.variable import create_variable
 
 logger = logging.getLogger(__name__)
@@ -58,7 +61,7 @@ class KeyRows:
 
     @property
     def map(self) -> KeyMap:
-        """The part of the mapping known here; a new object after a restore or an assignment."""
+        """The part of the mapping known here; a new object once rows have other keys."""
         return self._parameters.key_maps.of(self.variable.spec.id, self.fields)
 
     def stats(self) -> dict[str, int]:
@@ -69,6 +72,21 @@ class KeyRows:
         """
         counts = self._parameters.count_keys(self.variable.spec)
         return {"capacity": self.fields.rows - len(self.fields.first), **counts}
+
+    def evict(self, keep: Sequence[int | None], tables: Sequence[Table]) -> int:
+        """Removes the keys that were trained on least recently; returns how many.
+
+        ``keep``: for each field, how many keys to keep, or None for all. ``tables``: the variables
+        whose rows belong to keys; the rows of removed keys get their initial values. Raises
+        FailedPreconditionError in a scheduled function.
+        """
+        if current_step() is not None:
+            raise FailedPreconditionError(
+                f"{self.name!r}: keys cannot be evicted by a scheduled function, while others use "
+                "their rows: evict them in the program"
+            )
+        spec = self.variable.spec
+        return self._parameters.evict(Eviction(spec, self.fields, tuple(keep), tuple(tables)))
 
     def look_up(
         self,
@@ -89,7 +107,7 @@ class KeyRows:
         while True:
             key_map = self.map
             found = ids.copy()
-            missing = key_map.replace(found, fields, columns, targets, nulls)
+            missing = key_map.replace(found, fields, columns, targets, nulls, is_training=claims)
             if len(missing):
                 row, column = np.divmod(missing, len(columns))
                 places = row, columns[column]
@@ -105,8 +123,8 @@ class KeyRows:
         query, occurrences, inverse = distinct(keys, key_fields, self.fields)
         if claims:
             query = key_map.admit(query, occurrences)
-        rows = self._parameters.claim(self.variable.spec, query)
-        key_map.add(query, rows)
+        rows = self._parameters.claim(self.variable.spec, query, is_training=claims)
+        key_map.add(query, rows, is_training=claims)
         self._warn_if_refused(key_map, query, rows)
         return np.where(rows < 0, 0, rows - self.fields.first[query.fields])[inverse]
 

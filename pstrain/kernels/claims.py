@@ -1,9 +1,9 @@
 """Finds the rows of keys in a server's table, and chooses free rows for new keys.
 
-Each row of the table holds the key that has the row, or ``NO_KEY``. The row of a key lies in its
-bucket, a range of rows. The search begins at a row that the key's hash selects, wraps around at the
-end of the bucket, and stops at the first free row, since keys are never removed. Invariant: no two
-keys get the same row, and no key gets two.
+Each row of the table holds the key that has the row, ``VACATED`` if its key was evicted, or
+``NO_KEY``. The row of a key lies in its bucket, a range of rows. The search begins at a row that
+the key's hash selects, wraps around at the end of the bucket, and stops at the first row that never
+had a key. Invariant: no two keys get the same row, and no key gets two.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from pstrain.kernels.hashing import splitmix64
-from pstrain.kernels.keys import NO_KEY, NO_ROW, NO_ROW_EVER
+from pstrain.kernels.keys import NO_KEY, NO_ROW, NO_ROW_EVER, VACATED
 
 I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]
@@ -47,9 +47,10 @@ def find_rows(table: I64, row_start: int, keys: I64, starts: I64, stops: I64, ou
             if there == keys[i]:
                 found = row
                 break
-            if there == NO_KEY:
+            if there <= VACATED:
                 found = NO_ROW
-                break
+                if there == NO_KEY:
+                    break
             row = row + 1 if row + 1 < stops[i] else starts[i]
         out[i] = found
         missing += found == NO_ROW
@@ -90,24 +91,56 @@ def choose_rows(
             refused += may_claim[i] != 0
             continue
         row, found = _first_place(keys[i], starts[i], stops[i]), NO_ROW_EVER
+        free, free_slot = np.int64(NO_ROW), np.uint64(0)
         for _ in range(stops[i] - starts[i]):
             there = table[row - row_start, 0]
-            slot = _chosen_by(row, chosen, out) if there == NO_KEY else np.uint64(0)
-            if there == NO_KEY and chosen[slot] != 0:
+            slot = _chosen_by(row, chosen, out) if there <= VACATED else np.uint64(0)
+            if there <= VACATED and chosen[slot] != 0:
                 there = keys[chosen[slot] - 1]
             if there == keys[i]:
                 found = row
                 break
-            if there == NO_KEY:
+            if there <= VACATED:
                 found = NO_ROW
-                if may_claim[i]:
-                    found = row
-                    chosen[slot] = i + 1
-                break
+                if free == NO_ROW:
+                    free, free_slot = row, slot
+                if there == NO_KEY:
+                    break
             row = row + 1 if row + 1 < stops[i] else starts[i]
+        if found == NO_ROW and may_claim[i]:
+            found = free
+            chosen[free_slot] = i + 1
         out[i] = found
         refused += found == NO_ROW_EVER and may_claim[i] != 0
     return refused
+
+
+@njit(nogil=True, cache=True)
+def find_unpassed(table: I64, row_start: int, bounds: I64, out: I64) -> int:
+    """Writes the vacated rows that no search for a present key passes to ``out``; returns how many.
+
+    Such rows may become free rows, at which searches for other keys end sooner. ``bounds``: rows at
+    which buckets begin, ascending, and the end of the last one.
+    """
+    count = 0
+    for bucket in range(len(bounds) - 1):
+        start, stop = bounds[bucket], bounds[bucket + 1]
+        # How many more searches pass a row than the row before it.
+        more = np.zeros(stop - start, np.int64)
+        for row in range(start, stop):
+            key = table[row - row_start, 0]
+            if key > VACATED:
+                first = _first_place(key, start, stop)
+                more[first - start] += 1
+                more[row - start] -= 1
+                more[0] += row < first
+        passing = 0
+        for row in range(start, stop):
+            passing += more[row - start]
+            if passing == 0 and table[row - row_start, 0] == VACATED:
+                out[count] = row
+                count += 1
+    return count
 
 
 @njit(nogil=True, cache=True)
@@ -115,7 +148,7 @@ def count_keys(table: I64) -> int:
     """Returns how many rows of a table have a key."""
     count = 0
     for row in range(len(table)):
-        count += table[row, 0] != NO_KEY
+        count += table[row, 0] > VACATED
     return count
 
 
@@ -131,4 +164,6 @@ def warm_up() -> None:
         rows = np.empty(1, np.int64)
         find_rows(table, 0, *given, rows)
         choose_rows(table, 0, *given, claims, np.zeros(2, np.int32), rows)
+    for bounds in (np.arange(2), received[0]):
+        find_unpassed(table, 0, bounds, np.empty(2, np.int64))
     count_keys(table)

@@ -87,11 +87,21 @@ def normal_quantile(p: float) -> float:
 
 @njit(nogil=True, cache=True)
 def uniform_rows(
-    out: NDArray[np.float32], width: int, seed: int, row_start: int, low: float, high: float
+    out: NDArray[np.float32],
+    width: int,
+    seed: int,
+    row_start: int,
+    rows: NDArray[np.int64],
+    low: float,
+    high: float,
 ) -> None:
-    """Fills columns ``[0, width)`` of ``out`` with values uniform in [low, high)."""
+    """Fills columns ``[0, width)`` of ``out`` with values uniform in [low, high).
+
+    ``out`` has the rows from ``row_start`` on, or, if ``rows`` is not empty, those.
+    """
     for index in range(out.shape[0]):
-        key = _row_key(np.uint64(seed), row_start + index)
+        row = rows[index] if len(rows) else row_start + index
+        key = _row_key(np.uint64(seed), row)
         for column in range(width):
             out[index, column] = low + (high - low) * _unit(key, column)
 
@@ -102,16 +112,18 @@ def normal_rows(
     width: int,
     seed: int,
     row_start: int,
+    rows: NDArray[np.int64],
     mean: float,
     stddev: float,
     tail: float,
 ) -> None:
-    """Fills columns ``[0, width)`` of ``out`` with normal values.
+    """Fills columns ``[0, width)`` of ``out`` with normal values; rows as in `uniform_rows`.
 
     ``tail`` is the probability cut off at each side; 0 does not truncate.
     """
     for index in range(out.shape[0]):
-        key = _row_key(np.uint64(seed), row_start + index)
+        row = rows[index] if len(rows) else row_start + index
+        key = _row_key(np.uint64(seed), row)
         for column in range(width):
             p = tail + (1.0 - 2.0 * tail) * _unit(key, column)
             out[index, column] = mean + stddev * normal_quantile(p)
@@ -119,6 +131,6 @@ def normal_rows(
 
 def warm_up() -> None:
     """Compiles for float32 slabs."""
-    out = np.zeros((1, 1), np.float32)
-    uniform_rows(out, 1, 0, 0, 0.0, 1.0)
-    normal_rows(out, 1, 0, 0, 0.0, 1.0, 0.0)
+    out, rows = np.zeros((1, 1), np.float32), np.zeros(1, np.int64)
+    uniform_rows(out, 1, 0, 0, rows, 0.0, 1.0)
+    normal_rows(out, 1, 0, 0, rows, 0.0, 1.0, 0.0)

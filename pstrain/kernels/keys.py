@@ -23,6 +23,12 @@ U8 = NDArray[np.uint8]
 NO_KEY = -(2**63)
 """A value that no key may have; it marks a free row, and a missing value."""
 
+VACATED = NO_KEY + 1
+"""Another value that no key may have; it marks a row whose key was evicted.
+
+A new key may get the row. Unlike at a free row, the search for a key goes on behind it.
+"""
+
 BUCKET_ROWS = 1024
 
 NO_ROW = -1
@@ -39,9 +45,13 @@ _TOP_2 = np.uint64(62)
 
 @njit(nogil=True, cache=True)
 def place_integers(values: Any, valid: U8, bit: int, out: I64, k: int) -> None:
-    """``out[i, k]`` = values[i], or ``NO_KEY`` if null by Arrow's bitmap from ``bit`` on."""
+    """``out[i, k]`` = values[i], or ``NO_KEY`` if null by Arrow's bitmap from ``bit`` on.
+
+    ``VACATED`` becomes ``NO_KEY`` too.
+    """
     for i in range(len(values)):
-        out[i, k] = np.int64(values[i])
+        key = np.int64(values[i])
+        out[i, k] = key if key > VACATED else NO_KEY
         if len(valid) and is_null(valid, bit + i):
             out[i, k] = NO_KEY
 
@@ -51,7 +61,7 @@ def place_text(offsets: Any, data: U8, valid: U8, bit: int, out: I64, k: int) ->
     """``out[i, k]`` = XXH64(data[offsets[i] : offsets[i + 1]]), or ``NO_KEY`` for nulls."""
     for i in range(len(offsets) - 1):
         hashed = np.int64(hash_bytes(data, offsets[i], offsets[i + 1]))
-        out[i, k] = hashed if hashed != NO_KEY else NO_KEY + 1
+        out[i, k] = hashed if hashed > VACATED else VACATED + 1
         if len(valid) and is_null(valid, bit + i):
             out[i, k] = NO_KEY
 
@@ -90,13 +100,14 @@ def replace_known(
     targets: I64,
     nulls: I64,
     missing: I64,
+    is_training: bool,
 ) -> int:
     """Replaces keys in ``columns`` of ``ids`` [n, k] by ids, if they are ``known`` [2^b, 2].
 
     Column ``columns[f]`` has keys of field f. The id of a key is ``targets[f]`` + its row, counted
     from the first row of the field; the id of ``NO_KEY`` is ``nulls[f]``. Returns how many keys are
     not known; these stay as they are, and their places, ``i * len(columns) + f``, go to
-    ``missing``.
+    ``missing``. Rows that are stored as ``~row`` are known only if not ``is_training``.
 
     Another thread may add to ``known`` meanwhile: the row of a half-written entry is in no field.
     """
@@ -121,7 +132,10 @@ def replace_known(
             row = np.int64(_UNKNOWN_ROW)
             while known[slot, 0] != NO_KEY:
                 if known[slot, 0] == key:
-                    row = known[slot, 1] - first[field]
+                    row = known[slot, 1]
+                    if row < _UNKNOWN_ROW and not is_training:
+                        row = ~row
+                    row -= first[field]
                     if 0 <= row < capacity[field]:
                         break
                     row = np.int64(_UNKNOWN_ROW)
@@ -195,5 +209,5 @@ def warm_up() -> None:
         place_text(values, bitmap, bitmap, 0, table.copy(), 0)
     known = np.full((2, 2), NO_KEY, np.int64)
     add_known(known, keys, zeros, zeros)
-    replace_known(known, table.copy(), zeros, zeros, rows, zeros, zeros, rows.copy())
+    replace_known(known, table.copy(), zeros, zeros, rows, zeros, zeros, rows.copy(), True)
     count_occurrences(np.zeros((_WAYS, 3), np.int64), keys, zeros, keys, rows, admitted)

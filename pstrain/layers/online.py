@@ -18,6 +18,7 @@ from pstrain.errors import InvalidArgumentError, InvalidTypeError
 from pstrain.features import columns
 from pstrain.features.bags import is_list
 from pstrain.features.key_rows import KeyRows
+from pstrain.layers.evictions import checked_keep, tables_of
 
 
 class OnlineLookup:
@@ -26,16 +27,17 @@ class OnlineLookup:
     A key gets an id of its own when a trainer first meets it, or meets it for the ``min_count``-th
     time by that trainer's own count; all trainers share the ids. Id 0 stands for all other keys:
     those not met often enough yet, nulls, keys in evaluation that were never trained on, and keys
-    for which no id is left. The last case begins to occur when more than nine tenths of the ids
-    are used; ``stats()`` counts it. Ids are spread by the keys' hash, so which of two keys gets
-    which id depends on which comes first. Strings count as their 64-bit hash: among n strings two
-    share an id with a probability of about n²/2^65. Integers are exact, except that the smallest
-    int64 and 2^63 count as null.
+    for which no id is left. The last case begins to occur when more than nine tenths of the ids are
+    used; ``stats()`` counts it, and :meth:`evict` frees ids. Ids are spread by the keys' hash, so
+    which of two keys gets which id depends on which comes first. Strings count as their 64-bit
+    hash: among n strings two share an id with a probability of about n²/2^65. Integers are exact,
+    except that the two smallest int64, 2^63 and 2^63 + 1 count as null.
 
-    A process remembers the keys with ids that it has met, and keys that can never get one, up to as
-    many as there are ids, in 32 to 64 bytes each. It counts up to about a million keys that have no
-    id yet, and forgets rare ones in favour of new ones: with more of them, a key may have to occur
-    more often than ``min_count``, or never gets an id. These counts are not saved.
+    A process remembers the keys with ids that it has met, and keys for which no id is left, up to
+    as many as there are ids, in 32 to 64 bytes each; a key that was evaluated before it was trained
+    on counts twice. It counts up to about a million keys that have no id yet, and forgets rare ones
+    in favour of new ones: with more of them, a key may have to occur more often than ``min_count``,
+    or never gets an id. These counts are not saved.
 
     ``capacity``: a number, or a list of one per field, as in ``Embedding``. Make the lookup inside
     ``strategy.scope()``, and save it with the table: ``Checkpoint(table=table, lookup=lookup)``.
@@ -105,6 +107,32 @@ class OnlineLookup:
         keys = np.empty((len(column), 1), np.int64)
         columns.keys_into(self.name, column, keys, 0)
         return keys.reshape(-1, fields)
+
+    def evict(self, keep: Sequence[int] | int, tables: Any) -> int:
+        """Removes the keys that were trained on least recently, so that ``keep`` are left. Blocks.
+
+        Returns how many. ``keep``: a number, or a list of one per field. ``tables``: the layers or
+        variables that the ids are rows of, one or a list. The rows of a removed key get their
+        initial values, and new optimizer slots (rows of a variable that was made from an array: 0),
+        and other keys may get its id. A removed key that comes again is a new key.
+
+        A key was trained on recently if a trainer met it since a recent call: calls are the only
+        measure of time. So call it often, such as every thousand steps, with a ``keep`` that leaves
+        room for the new keys until the next call. A call that has nothing to remove counts too.
+        Keys that count as equally recent are chosen as if by chance. After a restore all count as
+        equally recent.
+
+        No closure runs meanwhile: running ones end first, others wait. If a parameter server is
+        lost, the eviction is undone with all else that is not in the checkpoint, and is done again
+        if this call has not returned. If the call fails, each key still has its row, with trained
+        or with initial values, or is removed. Without a coordinator, no other thread may train
+        meanwhile. Raises UnimplementedError in the V1 form, and FailedPreconditionError in a
+        scheduled function.
+        """
+        limits = checked_keep(self.name, keep, self.capacities)
+        parameters = self.variables[0].parameters
+        found = tables_of(self.name, tables, self.capacities, parameters)
+        return self._rows.evict(limits, found)
 
     def __len__(self) -> int:
         """Returns the number of keys that have an id of their own."""

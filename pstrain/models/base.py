@@ -153,6 +153,28 @@ class Model(Weights, Hinting, ABC):
         self.weighted_metrics = weighted
         self.optimizer = chosen
 
+    def evict(self, keep: Mapping[str, int] | int) -> int:
+        """Removes keys of online columns, so that ``keep`` are left; returns how many. Blocks.
+
+        ``keep``: a dict of numbers by column, or a number if there is a single online column; other
+        columns keep all keys. Which keys go, and what happens to their rows in the tables of
+        ``self.layers``, is as in ``layers.OnlineLookup.evict``. ``callbacks.Evict`` calls it.
+        """
+        online = self.checked_online()
+        empty = np.empty((0, len(self.schema.dense)), np.float32)
+        ids = np.empty((0, len(self.schema.categorical)), np.int64)
+        requests = self.requests(Features(empty, ids, None))
+        return online.evict(keep, [each.variable for each in requests if each.ids is not None])
+
+    def checked_online(self) -> OnlineColumns:
+        """Returns the online columns; InvalidArgumentError if there are none."""
+        if self.online is None:
+            raise InvalidArgumentError(
+                f"{type(self).__name__} has no online column, whose keys could be evicted: make "
+                "one by Category(..., online=True)"
+            )
+        return self.online
+
     @refuse_arguments("fit", foreign_arguments.FIT)
     def fit(
         self,

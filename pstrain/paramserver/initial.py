@@ -24,11 +24,20 @@ _DEFAULTS: dict[str, dict[str, float]] = {
 _BEYOND_TWO_STDDEV = 0.022750131948179195
 
 
-def fill(spec: InitializerSpec, out: NDArray[Any], row_start: int) -> None:
+_FROM_START = np.empty(0, np.int64)
+
+
+def fill(
+    spec: InitializerSpec,
+    out: NDArray[Any],
+    row_start: int,
+    row_numbers: NDArray[np.int64] = _FROM_START,
+) -> None:
     """Fills ``out`` [rows, width], the rows of a variable from ``row_start`` on.
 
-    The first ``zero_columns`` values of a row are 0. Raises InvalidArgumentError for an unknown
-    initializer, or for a parameter that it does not have.
+    ``row_numbers``: the numbers of the rows instead, if there are any. The first ``zero_columns``
+    values of a row are 0. Raises InvalidArgumentError for an unknown initializer, or for a
+    parameter that it does not have.
     """
     parameters = _checked(spec)
     if spec.name == "constant":
@@ -36,11 +45,12 @@ def fill(spec: InitializerSpec, out: NDArray[Any], row_start: int) -> None:
         return
     rows = out if out.dtype == np.float32 else np.empty(out.shape, np.float32)
     seed, width = spec.seed & 0x7FFFFFFFFFFFFFFF, out.shape[1]
+    places = (rows, width, seed, row_start, row_numbers)
     if spec.name == "uniform":
-        uniform_rows(rows, width, seed, row_start, parameters["low"], parameters["high"])
+        uniform_rows(*places, parameters["low"], parameters["high"])
     else:
         tail = _BEYOND_TWO_STDDEV if spec.name == "truncated_normal" else 0.0
-        normal_rows(rows, width, seed, row_start, parameters["mean"], parameters["stddev"], tail)
+        normal_rows(*places, parameters["mean"], parameters["stddev"], tail)
     if rows is not out:
         out[...] = rows
     out[:, : int(parameters["zero_columns"])] = 0

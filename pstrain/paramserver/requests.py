@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 from pstrain.errors import DataServiceError, InvalidArgumentError
+from pstrain.paramserver import key_requests
+from pstrain.paramserver.calls import Call, Reply
 from pstrain.paramserver.changes import WHOLE, check_staged, read_changes
 from pstrain.paramserver.checkpoint import write
 from pstrain.paramserver.commits import Entry, PartKey
@@ -20,12 +21,9 @@ from pstrain.paramserver.increments import Base
 from pstrain.paramserver.loading import can_stage, read_into, stage, verify
 from pstrain.paramserver.messages import (
     Array,
-    Body,
     LateBody,
     Part,
-    Received,
     body_arrays,
-    claim_parts,
     new_body,
     refusal,
     split_body,
@@ -36,15 +34,6 @@ from pstrain.paramserver.steps import Change
 from pstrain.paramserver.store import Store
 from pstrain.paramserver.transport import all_widest, named_in, wire_dtype
 from pstrain.vocabulary import OptimizerSpec, spec_from_json
-
-Reply = tuple[Header, Body]
-
-
-class Call(NamedTuple):
-    """A request as it arrived."""
-
-    header: Header
-    body: Received
 
 
 def answer(store: Store, call: Call) -> Reply:
@@ -185,24 +174,6 @@ def _change_all(store: Store, call: Call) -> Reply:
     return {}, None
 
 
-def _claim(store: Store, call: Call) -> Reply:
-    """Looks up, and claims, the rows of keys for items [variable, shard, number of keys].
-
-    The body has, for each item, the keys, the first rows of their buckets, the rows after the last,
-    and whether each key may claim a row. The reply has the rows, below 0 for a key without a row.
-    """
-    items = [(store.shard(v, i), count) for v, i, count in call.header["items"]]
-    given = iter(body_arrays(call.body, [part for _, n in items for part in claim_parts(n)]))
-    rows = [store.claim(shard, *(next(given) for _ in range(4))) for shard, _ in items]
-    return {}, LateBody.of(rows)
-
-
-def _count_keys(store: Store, call: Call) -> Reply:
-    shards = [store.shard(*key) for key in call.header["shards"]]
-    counts = {"used": sum(shard.count_keys() for shard in shards)}
-    return {**counts, "refused": sum(shard.refused for shard in shards)}, None
-
-
 def _read_staged(store: Store, call: Call) -> list[Change]:
     check_staged(store, call.header["changes"])
     return read_changes(store, call.header["changes"], call.body)
@@ -338,8 +309,7 @@ _HANDLERS: dict[str, Callable[[Store, Call], Reply]] = {
     "assign": _change,
     "scatter": _change,
     "change": _change_all,
-    "claim": _claim,
-    "count_keys": _count_keys,
+    **key_requests.HANDLERS,
     "check": _check,
     "prepare": _prepare,
     "decide": _decide,

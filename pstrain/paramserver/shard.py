@@ -7,25 +7,28 @@ update is lost; reads take no lock and may see a row in the middle of a change.
 from __future__ import annotations
 
 import threading
-from contextlib import nullcontext
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pstrain.buffers import read_only
-from pstrain.kernels import claims, scatter
-from pstrain.kernels.keys import NO_KEY, NO_ROW_EVER
+from pstrain.errors import FailedPreconditionError
+from pstrain.kernels import scatter
 from pstrain.paramserver.initial import fill
 from pstrain.paramserver.row_watchers import RowWatchers
 from pstrain.paramserver.rules import BoundRule, apply_rule
-from pstrain.paramserver.shard_rows import SCATTER, WHOLE, Array, ShardRows
+from pstrain.paramserver.shard_keys import ShardKeys
+from pstrain.paramserver.shard_rows import SCATTER, WHOLE, Array
 from pstrain.paramserver.sharing import in_parts
 from pstrain.paramserver.slab import Slab
 from pstrain.paramserver.snapshot import Snapshot
 from pstrain.vocabulary import OptimizerSpec, VariableSpec
 
+_ROWS_AT_ONCE: Final = 1 << 16
 
-class Shard(ShardRows):
+
+class Shard(ShardKeys):
     """The values and optimizer slots of the rows of one shard.
 
     ``slots`` and ``row_slots`` count the optimizer's slots per value and per row; ``firsts`` are
@@ -49,8 +52,6 @@ class Shard(ShardRows):
         self.slots = 0
         self.row_slots = 0
         self.firsts: tuple[float, ...] = ()
-        self.refused = 0
-        """How many claims were refused because their bucket was full."""
         self._lock = threading.Lock()
         self._unfilled = self.row_start
         self._initial_version = version if value is None else None
@@ -95,8 +96,41 @@ class Shard(ShardRows):
             self._watchers.announce_range(self.row_start, self.row_stop)
             self._resize_slots(0, 0)
             self.optimizer, self.firsts = None, ()
+            self.uses.forget()
             fill(self.spec.initializer, self.slab, self.row_start)
             self.version += 1
+
+    def check_reset(self, ids: NDArray[np.int64]) -> None:
+        """Raises InvalidArgumentError or FailedPreconditionError unless rows can be reset."""
+        self.check_ids(ids)
+        self._first_slots()
+
+    def reset_rows(self, ids: NDArray[np.int64]) -> None:
+        """Gives rows ``ids`` their initial values, and their slots the initial values of slots.
+
+        Idempotent. Arguments must be checked.
+        """
+        with self._lock:
+            self._rows.move()
+            slots = self._first_slots()
+            self._watchers.announce(ids)
+            for start in range(0, len(ids), _ROWS_AT_ONCE):
+                part = ids[start : start + _ROWS_AT_ONCE]
+                rows = np.empty((len(part), self.width), self.slab.dtype)
+                fill(self.spec.initializer, rows, 0, part)
+                self.slab[part - self.row_start, : self.width] = rows
+                self.slab[part - self.row_start, self.width :] = slots
+            self.version += 1
+
+    def _first_slots(self) -> Array:
+        """Returns the initial values of a row's slots, as they follow its values in the slab."""
+        if len(self.firsts) != self.slots + self.row_slots:
+            raise FailedPreconditionError(
+                f"the optimizer slots of variable {self.spec.name!r} come from a checkpoint that "
+                "does not have their initial values: train for a step first"
+            )
+        widths = [self.width] * self.slots + [1] * self.row_slots
+        return np.repeat(np.array(self.firsts, self.slab.dtype), widths)
 
     def gather(self, ids: NDArray[np.int64], out: Array) -> None:
         """Copies rows ``ids`` into ``out`` [n, width]; rounds to bfloat16 if ``out`` is uint16."""
@@ -140,6 +174,7 @@ class Shard(ShardRows):
         with self._lock:
             self._rows.move()
             self._watchers.announce_range(start, start + len(value))
+            self.uses.forget()
             WHOLE[op](self._view(start, start + len(value))[:, : self.width], value)
             self.version += 1
 
@@ -149,6 +184,7 @@ class Shard(ShardRows):
         with self._lock:
             self._rows.move()
             self._watchers.announce(ids)
+            self.uses.forget()
             self._scatter(op, ids, rows)
             self.version += 1
 
@@ -161,36 +197,6 @@ class Shard(ShardRows):
             self.slab[ids - self.row_start, : self.width] = rows
         else:
             ufunc.at(self.slab[:, : self.width], ids - self.row_start, rows)
-
-    def claim(self, keys: Array, starts: Array, stops: Array, may_claim: Array) -> Array:
-        """Returns the row of each key in its bucket ``[starts, stops)``, after claiming rows.
-
-        A key without a row gets a free one if it ``may_claim`` and its bucket is not full;
-        otherwise its row is ``NO_ROW``, or ``NO_ROW_EVER`` if the bucket is full. Idempotent.
-        Arguments must be checked.
-        """
-        rows = np.empty(len(keys), np.int64)
-        place = (self.slab, self.row_start, keys, starts, stops)
-        if not claims.find_rows(*place, rows) or not may_claim.any():
-            refused = int(np.count_nonzero((rows == NO_ROW_EVER) & (may_claim != 0)))
-            with self._lock if refused else nullcontext():
-                self.refused += refused
-            return rows
-        chosen = np.zeros(1 << (2 * len(keys)).bit_length(), np.int32)
-        with self._lock:
-            self.refused += claims.choose_rows(*place, may_claim, chosen, rows)
-            numbers = rows - self.row_start
-            free = rows >= 0
-            free[free] = self.slab[numbers[free], 0] == NO_KEY
-            if free.any():
-                self._watchers.announce(rows[free])
-                self.slab[numbers[free], 0] = keys[free]
-                self.version += 1
-        return rows
-
-    def count_keys(self) -> int:
-        """Returns how many rows have a key."""
-        return int(claims.count_keys(self.slab))
 
     def restore(
         self,
@@ -211,6 +217,7 @@ class Shard(ShardRows):
             self._resize_slots(len(columns) - 1 - row_slots, row_slots)
             self._watchers.announce_range(start, stop)
             self.optimizer, self.firsts = optimizer, firsts
+            self.uses.forget()
             rows, at = self._view(start, stop), 0
             for column in columns:
                 rows[:, at : at + column.shape[1]] = column
@@ -232,6 +239,7 @@ class Shard(ShardRows):
             self._resize_slots(len(columns) - 1 - row_slots, row_slots)
             self._watchers.announce(ids)
             self.optimizer, self.firsts = optimizer, firsts
+            self.uses.forget()
             self.slab[ids - self.row_start] = np.concatenate(columns, axis=1)
             self.version += 1
 

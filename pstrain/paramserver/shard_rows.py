@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from pstrain.errors import InvalidArgumentError
 from pstrain.kernels import scatter, updates
-from pstrain.kernels.keys import NO_KEY
+from pstrain.kernels.keys import NO_KEY, VACATED
 from pstrain.paramserver.rules import find_rule
 from pstrain.vocabulary import OptimizerSpec, VariableSpec
 
@@ -115,14 +115,18 @@ class ShardRows:
         first = self.spec.initializer.parameters.get("value")
         return self.spec.dtype == "int64" and self.width == 1 and first == NO_KEY
 
-    def check_claim(self, keys: Array, starts: Array, stops: Array) -> None:
-        """Raises InvalidArgumentError unless :meth:`claim` can be done."""
+    def check_has_keys(self) -> None:
+        """Raises InvalidArgumentError if the values cannot be keys."""
         if self.spec.dtype != "int64" or self.width != 1:
             raise InvalidArgumentError(
                 f"variable {self.spec.name!r} holds {self.spec.dtype} {self.spec.shape}, no keys"
             )
+
+    def check_claim(self, keys: Array, starts: Array, stops: Array) -> None:
+        """Raises InvalidArgumentError unless :meth:`claim` can be done."""
+        self.check_has_keys()
         inside = (self.row_start <= starts) & (starts < stops) & (stops <= self.row_stop)
-        wrong = ~inside | (keys == NO_KEY)
+        wrong = ~inside | (keys <= VACATED)
         if wrong.any():
             at = int(wrong.argmax())
             raise InvalidArgumentError(

@@ -155,12 +155,25 @@ class Store:
                 change()
 
     def claim(
-        self, shard: Shard, keys: Array, starts: Array, stops: Array, may_claim: Array
+        self,
+        shard: Shard,
+        keys: Array,
+        starts: Array,
+        stops: Array,
+        may_claim: Array,
+        *,
+        is_training: bool,
     ) -> Array:
-        """Claims rows outside closures, see :meth:`Shard.claim`; a checkpoint sees all or none."""
+        """Claims rows outside closures, see :meth:`Shard.claim`; a checkpoint sees all or none.
+
+        ``is_training``: notes that the keys are trained on.
+        """
         shard.check_claim(keys, starts, stops)
         with self._changes:
-            return shard.claim(keys, starts, stops, may_claim)
+            rows = shard.claim(keys, starts, stops, may_claim)
+        if is_training:
+            shard.note_trained(rows)
+        return rows
 
     def prepare(self, trainer: str, key: PartKey, changes: list[Change], tries: int = 0) -> None:
         """Holds a part of a closure until :meth:`commit` or :meth:`complete`."""

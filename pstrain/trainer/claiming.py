@@ -8,16 +8,18 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pstrain.config import ParameterConfig
+from pstrain.features.eviction import Eviction, evict
 from pstrain.features.key_map import KeyMaps, KeyQuery
 from pstrain.paramserver.messages import LateBody, body_arrays
 from pstrain.trainer.consistent_reads import WaitRestored, consistent_read
+from pstrain.trainer.evicting import ServerSteps
 from pstrain.trainer.outgoing import Answers, Header, Message
 from pstrain.vocabulary import VariableSpec
 
@@ -31,6 +33,8 @@ class KeyClaims(ABC):
     wait_restored: WaitRestored
     key_maps: KeyMaps
     hold_closures: Callable[[], AbstractContextManager[None]]
+    check_goes_on: Callable[[], None]
+    """Raises an error if the program has to go back to a checkpoint itself."""
 
     @property
     @abstractmethod
@@ -46,12 +50,12 @@ class KeyClaims(ABC):
         """Sends messages without a body; returns the headers of the replies."""
 
     @consistent_read
-    def claim(self, spec: VariableSpec, asked: KeyQuery) -> NDArray[np.int64]:
+    def claim(self, spec: VariableSpec, asked: KeyQuery, *, is_training: bool) -> NDArray[np.int64]:
         """Returns the rows of keys; below 0 for a key without a row (``NO_ROW``, ``NO_ROW_EVER``).
 
         Claims are made at once, apart from the changes of closures, and are idempotent.
         """
-        return _claim(self._answers, spec, asked)
+        return _claim(self._answers, spec, asked, is_training=is_training)
 
     @consistent_read
     def count_keys(self, spec: VariableSpec) -> dict[str, int]:
@@ -63,22 +67,38 @@ class KeyClaims(ABC):
         replies = self.ask_all(headers, timeout_s=self.config.transfer_timeout_s).values()
         return {what: sum(reply[what] for reply in replies) for what in ("used", "refused")}
 
+    @consistent_read
+    def evict(self, eviction: Eviction) -> int:
+        """Evicts keys, as :func:`pstrain.features.eviction.evict` does; returns how many.
+
+        If a restore undoes the eviction before it has ended, it is done again afterwards, unless
+        the program itself goes back to the checkpoint.
+        """
+        session = self.session
+        with self.reassigning_rows([eviction.mapping.id]):
+            self.check_goes_on()
+            return evict(eviction, ServerSteps(self._answers, session, self.config.chunk_bytes))
+
     @contextmanager
     def reassigning_rows(self, variables: Sequence[int]) -> Iterator[None]:
         """Opens a scope that changes values at once.
 
         If they are keys, no closure may use the old rows of keys: running closures end first,
-        others wait, and cached rows are forgotten.
+        others wait, and cached rows are forgotten. No snapshot is taken meanwhile.
         """
-        hold = self.hold_closures if self.key_maps.any_holds_keys(variables) else nullcontext
-        with hold():
+        if not self.key_maps.any_holds_keys(variables):
+            yield
+            return
+        with self.hold_closures(), self.key_maps.moving:
             try:
                 yield
             finally:
                 self.key_maps.forget(variables)
 
 
-def _claim(ask: Ask, spec: VariableSpec, asked: KeyQuery) -> NDArray[np.int64]:
+def _claim(
+    ask: Ask, spec: VariableSpec, asked: KeyQuery, *, is_training: bool
+) -> NDArray[np.int64]:
     items: dict[int, list[list[int]]] = {}
     places: dict[int, list[slice]] = {}
     arrays: dict[int, list[Any]] = {}
@@ -87,9 +107,8 @@ def _claim(ask: Ask, spec: VariableSpec, asked: KeyQuery) -> NDArray[np.int64]:
         items.setdefault(ps, []).append([spec.id, index, len(keys)])
         places.setdefault(ps, []).append(part)
         arrays.setdefault(ps, []).extend([keys, starts, stops, may_claim])
-    replies = ask(
-        {ps: ({"kind": "claim", "items": items[ps]}, LateBody.of(arrays[ps])) for ps in items}
-    )
+    header = {"kind": "claim", "is_training": is_training}
+    replies = ask({ps: ({**header, "items": items[ps]}, LateBody.of(arrays[ps])) for ps in items})
     rows = np.empty(len(asked.keys), np.int64)
     for ps, reply in replies.items():
         parts = [("int64", (count,)) for _, _, count in items[ps]]

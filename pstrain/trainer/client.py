@@ -21,7 +21,12 @@ from pstrain.paramserver import messages, transport
 from pstrain.paramserver.messages import Array, LateBody, Part
 from pstrain.paramserver.saved import Saved, Tracking
 from pstrain.trainer.claiming import KeyClaims
-from pstrain.trainer.consistent_reads import WaitRestored, consistent_read, never_restored
+from pstrain.trainer.consistent_reads import (
+    WaitRestored,
+    always_goes_on,
+    consistent_read,
+    never_restored,
+)
 from pstrain.trainer.loading import load
 from pstrain.trainer.outgoing import (
     Answers,
@@ -87,6 +92,7 @@ class RemoteParameters(ServerSession, KeyClaims):
         self.key_maps = KeyMaps()
         self.hold_closures: Callable[[], AbstractContextManager[None]] = nullcontext
         self.wait_restored: WaitRestored = never_restored
+        self.check_goes_on: Callable[[], None] = always_goes_on
 
     def device(self, ps: int) -> str:
         return f"/job:ps/task:{ps}"

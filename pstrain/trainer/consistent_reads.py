@@ -29,6 +29,10 @@ def never_restored(_error: Exception | None) -> bool:
     return False
 
 
+def always_goes_on() -> None:
+    """Does nothing, for programs that never have to go back to a checkpoint themselves."""
+
+
 class Restorable(Protocol):
     """Parameters whose session changes with a restore."""
 

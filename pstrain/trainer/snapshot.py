@@ -1,8 +1,8 @@
 """Snapshots of values on parameter servers, which the servers write while the values change.
 
 Knows nothing of checkpoints' names or manifests. Invariant: all servers take their part before
-any writes it, keys are at least as new as their rows, and no server keeps anything for a snapshot
-that was closed.
+any writes it, keys are at least as new as their rows, no snapshot is taken in the midst of an
+eviction, and no server keeps anything for a snapshot that was closed.
 """
 
 from __future__ import annotations
@@ -65,9 +65,10 @@ class RemoteSnapshot:
         keys = [name for name, spec in specs.items() if servers.key_maps.any_holds_keys([spec.id])]
         rows = [name for name in specs if name not in keys]
         try:
-            self._taken = last = self._take(header, specs, rows or keys)
-            if rows and keys:
-                last = self._take(header, specs, keys)
+            with servers.key_maps.moving:
+                self._taken = last = self._take(header, specs, rows or keys)
+                if rows and keys:
+                    last = self._take(header, specs, keys)
         except BaseException:
             self.close()
             raise

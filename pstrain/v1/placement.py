@@ -19,7 +19,9 @@ from pstrain.errors import (
     AlreadyExistsError,
     FailedPreconditionError,
     ServerRestartedError,
+    UnimplementedError,
 )
+from pstrain.features.eviction import Eviction
 from pstrain.trainer.client import RemoteParameters
 from pstrain.v1.membership import wait_for
 from pstrain.variables.base import BaseVariable
@@ -83,6 +85,13 @@ class WorkerParameters(RemoteParameters):
     def assign(self, spec: VariableSpec, op: str, value: Any, start: int = 0) -> None:
         if self._is_chief or spec.id < 0 or spec.id in self.made:
             super().assign(spec, op, value, start)
+
+    def evict(self, eviction: Eviction) -> int:
+        raise UnimplementedError(
+            f"keys of {eviction.mapping.name!r} cannot be evicted in the V1 form, which has no "
+            "coordinator to stop the other workers meanwhile: use ParameterServerStrategy of "
+            "pstrain, or raise the capacity"
+        )
 
     @contextmanager
     def reassigning_rows(self, variables: Sequence[int]) -> Iterator[None]:

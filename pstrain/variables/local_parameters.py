@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from dataservice.runtime.identity import new_id
 from pstrain import buffers
+from pstrain.features.eviction import Eviction, IdleCounts, IdleKeys, Part, Share, evict
 from pstrain.features.key_map import KeyMaps, KeyQuery
 from pstrain.paramserver.checkpoint import write
 from pstrain.paramserver.increments import Base
@@ -30,6 +31,7 @@ from pstrain.variables.rows import (
     as_rows,
     look_up,
     overlaps,
+    row_bounds,
     rows_of_value,
     scatter_parts,
     shape_of_rows,
@@ -115,12 +117,21 @@ class LocalParameters:
         )
         self.key_maps.forget([spec.id])
 
-    def claim(self, spec: VariableSpec, asked: KeyQuery) -> NDArray[np.int64]:
+    def claim(self, spec: VariableSpec, asked: KeyQuery, *, is_training: bool) -> NDArray[np.int64]:
         rows = np.empty(len(asked.keys), np.int64)
         for index, part, (keys, _, starts, stops, may_claim) in asked.by_shard(spec):
             shard = self._store.shard(spec.id, index)
-            rows[part] = self._store.claim(shard, keys, starts, stops, may_claim)
+            rows[part] = self._store.claim(
+                shard, keys, starts, stops, may_claim, is_training=is_training
+            )
         return rows
+
+    def evict(self, eviction: Eviction) -> int:
+        try:
+            with self._store.quiet():
+                return evict(eviction, _LocalSteps(self._store))
+        finally:
+            self.key_maps.forget([eviction.mapping.id])
 
     def count_keys(self, spec: VariableSpec) -> dict[str, int]:
         shards = [self._store.shard(spec.id, index) for index in range(len(spec.shards))]
@@ -204,6 +215,46 @@ class LocalParameters:
     def _changes(self, update: Update) -> Iterator[ShardUpdate]:
         for index, ids, gradient in update_parts(update):
             yield ShardUpdate(self._store.shard(update.variable.id, index), ids, gradient)
+
+
+class _LocalSteps:
+    """The steps of an eviction, while no other change is made."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def count_idle(self, mapping: VariableSpec, parts: Sequence[Part]) -> IdleCounts:
+        shards = [(self._store.shard(mapping.id, part.shard), part) for part in parts]
+        counts = [shard.count_idle(part.start, part.stop) for shard, part in shards]
+        return IdleCounts([shard.uses.period for shard, _ in shards], counts)
+
+    def idle_keys(
+        self, mapping: VariableSpec, parts: Sequence[Part], shares: Sequence[Share]
+    ) -> list[IdleKeys]:
+        found = []
+        for part, share in zip(parts, shares, strict=True):
+            shard = self._store.shard(mapping.id, part.shard)
+            rows = shard.idle_rows(part.start, part.stop, *share)
+            found.append(IdleKeys(rows, shard.keys_of(rows)))
+        return found
+
+    def reset_rows(self, table: VariableSpec, rows: NDArray[np.int64]) -> None:
+        ends = np.searchsorted(rows, row_bounds(table)).tolist()
+        for index, (start, stop) in enumerate(itertools.pairwise(ends)):
+            shard = self._store.shard(table.id, index)
+            shard.check_reset(rows[start:stop])
+            shard.reset_rows(rows[start:stop])
+
+    def remove_keys(
+        self,
+        mapping: VariableSpec,
+        parts: Sequence[Part],
+        found: Sequence[IdleKeys],
+        buckets: Sequence[NDArray[np.int64]],
+        periods: Sequence[int],
+    ) -> None:
+        for part, idle, bounds, period in zip(parts, found, buckets, periods, strict=True):
+            self._store.shard(mapping.id, part.shard).remove_keys(*idle, bounds, period + 1)
 
 
 class _LocalSnapshot:

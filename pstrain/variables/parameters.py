@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from pstrain.features.eviction import Eviction
 from pstrain.features.key_map import KeyMaps, KeyQuery
 from pstrain.paramserver.increments import Base
 from pstrain.paramserver.saved import Saved, Tracking
@@ -139,11 +140,15 @@ class KeyParameters(Protocol):
     def key_maps(self) -> KeyMaps:
         """The rows of keys that this process has already learnt."""
 
-    def claim(self, spec: VariableSpec, asked: KeyQuery) -> NDArray[np.int64]:
+    def claim(self, spec: VariableSpec, asked: KeyQuery, *, is_training: bool) -> NDArray[np.int64]:
         """Returns the row of each key, below 0 if it has none, after claiming rows for new keys.
 
-        Claims take effect at once and belong to no closure. Idempotent. See ``Shard.claim``.
+        ``is_training``: notes that the keys are trained on. Claims take effect at once and belong
+        to no closure. Idempotent. See ``Shard.claim``.
         """
+
+    def evict(self, eviction: Eviction) -> int:
+        """Evicts keys while no closure runs, and forgets all known rows; returns how many."""
 
     def count_keys(self, spec: VariableSpec) -> dict[str, int]:
         """Returns how many rows are ``used`` by keys, and how many claims were ``refused``."""

@@ -168,9 +168,12 @@ def test_latency_prints_a_line_per_wait(capsys: pytest.CaptureFixture[str]):
 
 def test_online_lookup_prints_a_line_per_form(capsys: pytest.CaptureFixture[str]):
     online_lookup.main(["--smoke"])
-    lines = [(line["what"], line["form"]) for line in _lines(capsys)]
+    lines = _lines(capsys)
+    forms = [(line["what"], line["form"]) for line in lines]
     encoded = [("encode", form) for form in ("hashed", "vocabulary", "online", "online, full")]
-    assert lines == [*encoded, ("step", "hashed"), ("step", "online")]
+    steps = [("step", "hashed"), ("step", "online")]
+    assert forms == [*encoded, *steps, ("evict", "online")]
+    assert 0 < lines[-1]["evicted"] < lines[-1]["keys"]
 
 
 def test_step_lowers_the_loss():

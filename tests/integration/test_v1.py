@@ -28,6 +28,7 @@ from pstrain.errors import (
     DeadlineExceededError,
     FailedPreconditionError,
     UnavailableError,
+    UnimplementedError,
 )
 from pstrain.paramserver.server import ParameterServer
 from pstrain.vocabulary import Fetch
@@ -453,6 +454,8 @@ def test_keys_are_assigned_or_restored_only_outside_training(tmp_path: pathlib.P
                     manager.checkpoint.restore(manager.save())
                 other.membership.report_done(1)
         assert len(lookups[0]) == 20
+        with pytest.raises(UnimplementedError, match="cannot be evicted in the V1 form"):
+            lookups[0].evict(10, [])
         keys[0].assign(nothing)
         assert len(lookups[0]) == 0
         for strategy in (chief, other):

@@ -41,6 +41,23 @@ def test_each_key_bucket_lies_within_one_shard(
         np.testing.assert_array_equal(first, last)
 
 
+@given(CAPACITIES, st.integers(1, 40))
+def test_buckets_in_a_shard_are_those_of_its_keys(capacities: list[int], shards: int) -> None:
+    fields = KeyFields.of(capacities, [1] * len(capacities))
+    ends = np.cumsum([0, *capacities]).tolist()
+    for start, stop in split_rows_at(fields.cuts(), fields.rows, shards):
+        cuts = sorted({start, stop, *(end for end in ends if start < end < stop)})
+        parts = list(itertools.pairwise(cuts))
+        bounds = fields.buckets_in(parts)
+        for (first, last), mine in zip(parts, bounds, strict=True):
+            field = np.searchsorted(ends, first, side="right") - 1
+            keys, of = np.arange(4_000), np.full(4_000, field)
+            starts, stops = keys.copy(), keys.copy()
+            find_buckets(keys, of, fields.first, fields.capacity, starts, stops)
+            inside = {(a, b) for a, b in zip(starts, stops, strict=True) if first <= a < last}
+            assert inside == set(itertools.pairwise(mine.tolist()))
+
+
 def test_shards_of_large_mapping_are_cut_near_even_boundaries() -> None:
     fields = KeyFields.of([1_000_000], [1])
     for shards in (2, 3, 7):

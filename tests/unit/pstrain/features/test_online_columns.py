@@ -11,7 +11,7 @@ import pytest
 import pstrain as ps
 from pstrain.checkpoints.objects import read_config
 from pstrain.errors import InvalidArgumentError
-from pstrain.kernels.keys import NO_KEY
+from pstrain.kernels.keys import NO_KEY, VACATED
 from pstrain.variables.scope import local_parameters
 
 ROWS = 600
@@ -154,6 +154,113 @@ def test_key_mapping_is_saved_with_its_model(tmp_path: Any) -> None:
         third = ps.models.from_config(config)
     third.set_weights(model.get_weights())
     np.testing.assert_array_equal(third.predict(data()), expected)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["LogisticRegression", "FactorizationMachine", "WideDeep", "DeepFM", "DLRM", "DCNv2"],
+)
+def test_every_model_resets_the_rows_of_evicted_keys(kind: str) -> None:
+    model, fresh = made(getattr(ps.models, kind)), made(getattr(ps.models, kind))
+    model.fit(data(), batch_size=50, verbose=0)
+    features = model.encode(data().combine_chunks().to_batches()[0])
+    before = model.online.with_rows(features)
+    values, initial = (each.layers[0].variables[0].numpy for each in (model, fresh))
+    trained = values()
+    assert model.evict({"user": 10, "word": 0}) == 50
+    assert model.online.stats()["used"] == 40
+    after = model.online.with_rows(features)
+    np.testing.assert_array_equal(after.bags.ids, before.bags.ids)
+    np.testing.assert_array_equal(after.ids[:, 0], before.ids[:, 0])
+    assert set(after.ids[:, 2]) == {162}
+    left = np.unique([*after.ids.reshape(-1), *after.bags.ids])
+    gone = np.setdiff1d([*before.ids.reshape(-1)], left)
+    assert len(gone) == 50
+    rest = np.setdiff1d(np.arange(len(trained)), gone)
+    np.testing.assert_array_equal(values()[rest], trained[rest])
+    np.testing.assert_array_equal(values()[gone], initial()[gone])
+    assert (trained[gone] != initial()[gone]).any(axis=1).all()
+
+
+@pytest.mark.parametrize(
+    ("keep", "message"),
+    [
+        (10, "keep=10 for 3 online columns: give a dict of numbers by column, of user, seen, word"),
+        ({"plain": 5}, "column 'plain' is not online, .* online are user, seen, word"),
+        ({"usr": 5}, "column 'usr' is not online"),
+        ({"user": -1}, "column 'user': keep must be a non-negative integer, got -1"),
+        ({"user": 100}, r"column 'user': keep must be below the capacity \(100\)"),
+        ({"user": "9"}, "column 'user': keep must be a non-negative integer, got '9'"),
+    ],
+)
+def test_unusable_number_of_keys_to_keep_is_refused(keep: Any, message: str) -> None:
+    model = made()
+    with pytest.raises(InvalidArgumentError, match=message):
+        model.evict(keep)
+    with pytest.raises(InvalidArgumentError, match=message):
+        model.fit(data(), callbacks=[ps.callbacks.Evict(keep)], verbose=0)
+    assert model.online.stats()["used"] == 0
+
+
+def test_model_without_online_columns_cannot_evict() -> None:
+    with local_parameters():
+        model = ps.models.WideDeep(ps.FeatureSchema(categorical={"plain": ps.Category(9)}))
+    model.compile(ps.optimizers.SGD(0.1))
+    with pytest.raises(InvalidArgumentError, match="WideDeep has no online column"):
+        model.evict(5)
+    with pytest.raises(InvalidArgumentError, match="WideDeep has no online column"):
+        model.fit({"plain": [1], "label": [1]}, callbacks=[ps.callbacks.Evict(5)], verbose=0)
+
+
+def test_model_whose_layers_look_up_no_table_cannot_evict() -> None:
+    model = made()
+    model.layers = model.layers[1:]
+    with pytest.raises(InvalidArgumentError, match="no layer looks up rows of the table"):
+        model.evict({"user": 5})
+
+
+def model_of_users() -> Any:
+    with local_parameters():
+        model = ps.models.WideDeep(
+            ps.FeatureSchema(categorical={"user": ps.Category(50, online=True)}), hidden=(4,)
+        )
+        model.compile(ps.optimizers.Adagrad(0.1))
+    return model
+
+
+def test_keys_from_before_a_fit_are_evicted_first() -> None:
+    model, evict = model_of_users(), ps.callbacks.Evict(20, every_steps=2)
+    options: dict[str, Any] = {"batch_size": 20, "steps_per_execution": 1, "verbose": 0}
+    for first, callbacks in ((0, []), (100, [evict])):
+        columns = {"user": first + np.arange(40) // 2, "label": np.arange(40) % 2}
+        model.fit(columns, callbacks=callbacks, **options)
+    assert evict.evicted == 20
+    keys = model.online.variables[0].numpy()
+    assert sorted(keys[keys > VACATED]) == list(range(100, 120))
+
+
+def test_fit_evicts_every_so_many_steps() -> None:
+    model = model_of_users()
+    columns = {"user": np.arange(400) // 2, "label": np.arange(400) % 2}
+    used = []
+
+    class Watch(ps.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any) -> None:  # noqa: ARG002
+            used.append(model.online.stats()["used"])
+
+    evict = ps.callbacks.Evict(20, every_steps=2)
+    options: dict[str, Any] = {"batch_size": 20, "steps_per_execution": 1, "verbose": 0}
+    model.fit(columns, callbacks=[evict, Watch()], **options)
+    # Each step has 10 new keys.
+    assert used == [10, 20, 30, 20] + [30, 20] * 8
+    assert evict.evicted == 200 - 20
+    state = evict.state_dict()
+    evict.load_state_dict({})
+    assert evict.state_dict() == {"steps": 0, "evicted": 0}
+    evict.load_state_dict(state)
+    assert evict.evicted == 180
+    with pytest.raises(InvalidArgumentError, match="every_steps must be a positive integer"):
+        ps.callbacks.Evict(20, every_steps=0)
 
 
 def test_adapt_learns_no_vocabulary_for_online_columns() -> None:

@@ -12,6 +12,8 @@ from pstrain.kernels import initializers
 _M64 = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
 
+RANGE = np.empty(0, np.int64)
+
 
 def _mix(state: int) -> int:
     state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & _M64
@@ -27,7 +29,7 @@ def _unit(seed: int, row: int, column: int) -> float:
 
 def _uniform(rows: int, width: int, *, seed: int = 7, start: int = 0) -> np.ndarray:
     out = np.full((rows, width + 1), 9.0, np.float32)
-    initializers.uniform_rows(out, width, seed, start, -1.0, 3.0)
+    initializers.uniform_rows(out, width, seed, start, RANGE, -1.0, 3.0)
     assert (out[:, width] == 9.0).all()
     return out[:, :width]
 
@@ -56,9 +58,21 @@ def test_normal_quantile_agrees_with_standard_library(p: float) -> None:
 
 def test_normal_rows_have_given_moments_and_truncation_bounds_them() -> None:
     out = np.empty((5000, 2), np.float32)
-    initializers.normal_rows(out, 2, 1, 0, 3.0, 2.0, 0.0)
+    initializers.normal_rows(out, 2, 1, 0, RANGE, 3.0, 2.0, 0.0)
     assert out.mean() == pytest.approx(3.0, abs=0.1)
     assert out.std() == pytest.approx(2.0, rel=0.05)
     assert np.abs(out - 3.0).max() > 5.0
-    initializers.normal_rows(out, 2, 1, 0, 3.0, 2.0, 0.022750131948179195)
+    initializers.normal_rows(out, 2, 1, 0, RANGE, 3.0, 2.0, 0.022750131948179195)
     assert np.abs(out - 3.0).max() <= 4.0 + 1e-5
+
+
+def test_single_rows_have_the_values_that_they_have_in_a_range() -> None:
+    whole, some = np.empty((9, 3), np.float32), np.empty((2, 3), np.float32)
+    rows = np.array([7, 2])
+    for fill, arguments in (
+        (initializers.uniform_rows, (-1.0, 3.0)),
+        (initializers.normal_rows, (0.0, 1.0, 0.0)),
+    ):
+        fill(whole, 3, 5, 0, RANGE, *arguments)
+        fill(some, 3, 5, 0, rows, *arguments)
+        np.testing.assert_array_equal(some, whole[rows])

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from pstrain.kernels import claims
 from pstrain.kernels import keys as kernels
-from pstrain.kernels.keys import BUCKET_ROWS, NO_KEY, NO_ROW, NO_ROW_EVER
+from pstrain.kernels.keys import BUCKET_ROWS, NO_KEY, NO_ROW, NO_ROW_EVER, VACATED
 
-KEYS = st.integers(NO_KEY + 1, 2**63 - 1) | st.integers(-3, 12)
+KEYS = st.integers(VACATED + 1, 2**63 - 1) | st.integers(-3, 12)
 MASK = 2**64 - 1
 
 
@@ -85,6 +85,9 @@ class ReferenceClaims:
         taken = set(self.row_of.values())
         return [row for row in places(key, 0, self.capacity) if row not in taken]
 
+    def evict(self, key: int) -> None:
+        self.row_of.pop(key, None)
+
     def find(self, key: int) -> int:
         return self.row_of.get(key, NO_ROW if self.free(key) else NO_ROW_EVER)
 
@@ -92,12 +95,24 @@ class ReferenceClaims:
 @given(
     st.lists(st.lists(st.tuples(KEYS, st.booleans()), min_size=1, max_size=15), max_size=6),
     st.integers(2, 20) | st.just(1500),
+    st.data(),
 )
-def test_claimed_rows_agree_with_dict_reference(
-    requests: list[list[tuple[int, bool]]], capacity: int
+def test_claims_between_evictions_agree_with_dicts(
+    requests: list[list[tuple[int, bool]]], capacity: int, data: st.DataObject
 ) -> None:
     table, twin = np.full((capacity, 1), NO_KEY, np.int64), ReferenceClaims(capacity)
     for request in requests:
+        for key in data.draw(st.lists(st.sampled_from([99, *twin.row_of]))):
+            table[table == key] = VACATED
+            twin.evict(key)
+        if data.draw(st.booleans()):
+            starts, stops = buckets_of(list(range(2_000)), capacity)
+            bounds, unpassed = int64(sorted({*starts, *stops})), int64([0] * capacity)
+            count = claims.find_unpassed(table, 0, bounds, unpassed)
+            assert (table[unpassed[:count]] == VACATED).all()
+            table[unpassed[:count]] = NO_KEY
+            # All vacated rows are free ones again if no key is left.
+            assert twin.row_of or (table != VACATED).all()
         keys, may_claim = [key for key, _ in request], [may for _, may in request]
         assert claim(table, keys, may_claim) == twin.claim(keys, may_claim)
         asked = [*keys, 99]
@@ -154,7 +169,7 @@ def test_replace_known_agrees_with_dict_reference(
             else:
                 missing.append(3 * i + field)
     noted = np.empty(3 * len(pairs), np.int64)
-    count = kernels.replace_known(known, ids, columns, *fields, targets, nulls, noted)
+    count = kernels.replace_known(known, ids, columns, *fields, targets, nulls, noted, True)
     np.testing.assert_array_equal(ids, expected)
     assert noted[:count].tolist() == missing
 
@@ -166,9 +181,17 @@ def test_half_written_entry_is_treated_as_unknown(entry: tuple[int, int]) -> Non
     ids, zeros = int64([5]).reshape(1, 1), int64([0])
     missing = int64([9])
     arguments = (ids, zeros, zeros, int64([10]), zeros, zeros, missing)
-    assert kernels.replace_known(known, *arguments) == 1
+    assert kernels.replace_known(known, *arguments, True) == 1
+    assert kernels.replace_known(known, *arguments, False) == 1
     assert ids[0, 0] == 5
     assert missing[0] == 0
+
+
+def test_reserved_integers_are_nulls() -> None:
+    values, out = int64([NO_KEY, VACATED, VACATED + 1]), np.empty((3, 1), np.int64)
+    values.flags.writeable = False
+    kernels.place_integers(values, values[:0].view(np.uint8), 0, out, 0)
+    assert out[:, 0].tolist() == [NO_KEY, NO_KEY, VACATED + 1]
 
 
 @given(st.lists(st.tuples(st.integers(-3, 6), st.integers(1, 3)), max_size=40))

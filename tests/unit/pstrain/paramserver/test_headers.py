@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from pstrain.errors import DataServiceError, InvalidArgumentError
 from pstrain.kernels.keys import NO_KEY
+from pstrain.paramserver.calls import Call
 from pstrain.paramserver.headers import ACTIONS, REQUESTS, check_header
 from pstrain.paramserver.messages import LateBody
-from pstrain.paramserver.requests import _HANDLERS, Call, answer
+from pstrain.paramserver.requests import _HANDLERS, answer
 from pstrain.paramserver.server import _request
 from pstrain.paramserver.store import Store
 from pstrain.vocabulary import InitializerSpec, VariableSpec, spec_to_json
@@ -79,10 +80,14 @@ WELL_FORMED: list[tuple[dict[str, Any], list[Any]]] = [
     (SCATTER, [IDS, ROWS]),
     ({"kind": "change", "changes": [ASSIGN, ASSIGN]}, [ROWS, ROWS]),
     (
-        {"kind": "claim", "items": [[3, 0, 1]]},
+        {"kind": "claim", "items": [[3, 0, 1]], "is_training": True},
         [*(np.array([n], np.int64) for n in (77, 0, 8)), np.ones(1, np.uint8)],
     ),
     ({"kind": "count_keys", "shards": [[3, 0]]}, []),
+    ({"kind": "count_idle", "items": [[3, 0, 1, 8]]}, []),
+    ({"kind": "idle_keys", "items": [[3, 0, 1, 8, 0, 1]]}, []),
+    ({"kind": "reset_rows", "items": [[1, 0, 2]]}, [IDS]),
+    ({"kind": "remove_keys", "items": [[3, 0, 2, 2, 1]]}, [IDS, IDS, np.array([1, 8])]),
     ({"kind": "check", "changes": [PUSH, ASSIGN]}, CHANGED),
     ({**PART, "kind": "prepare", "changes": [PUSH, ASSIGN]}, CHANGED),
     (DECIDE, CHANGED),

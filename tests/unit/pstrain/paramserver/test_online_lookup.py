@@ -16,8 +16,9 @@ from pstrain.config import ParameterConfig
 from pstrain.errors import DataError, InvalidArgumentError
 from pstrain.gradients.tape import GradientTape
 from pstrain.kernels.keys import NO_KEY, NO_ROW, NO_ROW_EVER
+from pstrain.paramserver.calls import Call
 from pstrain.paramserver.messages import LateBody
-from pstrain.paramserver.requests import Call, answer
+from pstrain.paramserver.requests import answer
 from pstrain.paramserver.shard import Shard
 from pstrain.paramserver.store import Store
 from pstrain.trainer.claiming import KeyClaims
@@ -106,9 +107,9 @@ def test_keys_refused_for_capacity_are_requested_once(monkeypatch: pytest.Monkey
     parameters, asked = users.variables[0].parameters, []
     claim = parameters.claim
 
-    def claim_and_note(spec: Any, wanted: Any) -> Any:
+    def claim_and_note(spec: Any, wanted: Any, **options: Any) -> Any:
         asked.append(sorted(wanted.keys.tolist()))
-        return claim(spec, wanted)
+        return claim(spec, wanted, **options)
 
     monkeypatch.setattr(parameters, "claim", claim_and_note)
     users([1, 2], training=True)
@@ -186,8 +187,8 @@ def test_keys_assigned_during_lookup_are_looked_up_again(
     before[[9, 8]] = after[[5, 4]] = 7, 8
     claim = parameters.claim
 
-    def claim_late(*arguments: Any) -> Any:
-        rows = claim(*arguments)
+    def claim_late(*arguments: Any, **options: Any) -> Any:
+        rows = claim(*arguments, **options)
         monkeypatch.undo()
         users.variables[0].assign(after)
         return rows
@@ -273,7 +274,7 @@ def test_repeated_claim_returns_same_rows() -> None:
 
 def ask(store: Store, variable: int, *keys: int, start: int = 4, stop: int = 8) -> Any:
     arrays = [ids(*keys), ids(*[start] * len(keys)), ids(*[stop] * len(keys))]
-    header = {"kind": "claim", "items": [[variable, 1, len(keys)]]}
+    header = {"kind": "claim", "items": [[variable, 1, len(keys)]], "is_training": True}
     body = LateBody.of([*arrays, np.ones(len(keys), np.uint8)])
     assert body is not None
     return answer(store, Call(header, body.to_buffer()))

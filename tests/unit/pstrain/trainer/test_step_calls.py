@@ -10,7 +10,8 @@ import pytest
 
 from pstrain.features.schema import FeatureSchema
 from pstrain.paramserver import shard_rows
-from pstrain.paramserver.requests import Call, answer
+from pstrain.paramserver.calls import Call
+from pstrain.paramserver.requests import answer
 from pstrain.paramserver.store import Store
 from pstrain.trainer.outgoing import Push, both, pull_messages
 from pstrain.trainer.pull import Pull
