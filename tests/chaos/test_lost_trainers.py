@@ -92,3 +92,4 @@ def test_every_row_is_trained_once_although_a_lost_trainer_resumes() -> None:
 
         done = program.run(between)
         program.check(*done)
+        assert frozen

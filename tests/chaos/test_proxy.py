@@ -8,10 +8,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 
 import pytest
 
 from tests.chaos.proxy import FaultProxy, Link
+from tests.ports import free_port
 
 TIMEOUT_S = 30.0
 
@@ -19,8 +21,8 @@ TIMEOUT_S = 30.0
 class Echo:
     """A server that sends back what it gets, with a thread for each connection."""
 
-    def __init__(self) -> None:
-        self._listener = socket.create_server(("127.0.0.1", 0))
+    def __init__(self, port: int = 0) -> None:
+        self._listener = socket.create_server(("127.0.0.1", port))
         self.port = self._listener.getsockname()[1]
         self._threads = [threading.Thread(target=self._accept)]
         self._threads[0].start()
@@ -194,31 +196,35 @@ def test_sliced_data_arrives_in_order(link: Link, connect: Callable) -> None:
     assert ask(client, data) == data
 
 
-def test_link_to_absent_server_resets_connections() -> None:
-    with FaultProxy() as proxy:
-        echo = Echo()
-        port = echo.port
-        echo.close()
-        link = proxy.link(port)
-        clients: list[socket.socket] = []
+def test_link_to_absent_server_resets_connections_until_the_server_comes() -> None:
+    port = free_port()
+    with ExitStack() as opened:
+        link = opened.enter_context(FaultProxy()).link(port)
 
         def connect() -> socket.socket:
-            clients.append(socket.create_connection(("127.0.0.1", link.port), TIMEOUT_S))
-            return clients[0]
+            client = socket.create_connection(("127.0.0.1", link.port), TIMEOUT_S)
+            return opened.enter_context(client)
 
         assert is_turned_away(connect)
-        for client in clients:
-            client.close()
+        assert link.counters.refused == 1
+        opened.callback(Echo(port).close)
+        assert ask(connect(), b"hello") == b"hello"
         assert link.counters.refused == 1
 
 
-def test_close_ends_held_connections(connect: Callable, link: Link) -> None:
-    client = connect()
-    ask(client, b"hello")
-    link.hold()
-    client.sendall(b"never")
-    # The fixture closes the proxy; its thread must end although data waits.
-    assert link.counters.up == 5
+def test_close_ends_held_connections() -> None:
+    echo, proxy = Echo(), FaultProxy()
+    link = proxy.link(echo.port)
+    with socket.create_connection(("127.0.0.1", link.port), TIMEOUT_S) as client:
+        ask(client, b"hello")
+        link.hold()
+        client.sendall(b"never")
+        proxy.close()
+        assert is_reset(client)
+    assert not proxy._thread.is_alive()
+    assert (link.counters.up, link.counters.resets) == (5, 1)
+    # Returns only if the connection to the server has ended, too.
+    echo.close()
 
 
 def test_close_ends_just_accepted_connections_without_errors() -> None:

@@ -134,7 +134,7 @@ def test_join_waits_for_stop(server: DispatchServer) -> None:
 
     thread = threading.Thread(target=join)
     thread.start()
-    assert not joined.is_set()
+    assert not joined.wait(0.2)
     server.stop()
     assert joined.wait(READY_S)
     thread.join()

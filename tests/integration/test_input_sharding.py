@@ -110,15 +110,17 @@ def test_dataset_function_gets_its_input_pipeline_id(coordinator: ps.ClusterCoor
     assert per_worker.element_spec == pa.schema([("id", pa.int64())])
 
 
-def test_run_and_reduce_work_within_a_step(coordinator: ps.ClusterCoordinator) -> None:
+def test_run_reduce_and_gather_work_within_a_step(coordinator: ps.ClusterCoordinator) -> None:
     strategy = coordinator.strategy
 
     def step(x: float) -> tuple[Any, ...]:
         value = strategy.run(lambda y: [y, 3 * y], args=(x,))
         total = strategy.reduce(ps.ReduceOp.SUM, value, axis=None)
-        return total, strategy.num_replicas_in_sync, ps.in_cross_replica_context()
+        rows = strategy.gather({"rows": value}, axis=0)["rows"].tolist()
+        return total, rows, strategy.num_replicas_in_sync, ps.in_cross_replica_context()
 
-    assert coordinator.schedule(step, args=(2.0,)).fetch(DEADLINE_S) == ([2.0, 6.0], 1, True)
+    end = ([2.0, 6.0], [2.0, 6.0], 1, True)
+    assert coordinator.schedule(step, args=(2.0,)).fetch(DEADLINE_S) == end
 
 
 def test_too_few_files_found_on_a_trainer_are_an_error_of_the_closure(

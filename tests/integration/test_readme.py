@@ -212,5 +212,7 @@ def _anchors(text: str) -> list[str]:
 
 
 def test_mentioned_benchmarks_exist() -> None:
-    for name in set(re.findall(r"`(?:python -m )?bench\.(\w+)", "\n".join(READMES.values()))):
+    names = set(re.findall(r"`(?:python -m )?bench\.(\w+)", "\n".join(READMES.values())))
+    assert names
+    for name in names:
         assert (ROOT / "bench" / f"{name}.py").is_file(), name

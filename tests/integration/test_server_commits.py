@@ -133,22 +133,24 @@ def test_closure_sees_its_own_changes_and_a_failed_one_makes_none(
 
 def test_update_refused_by_one_server_is_applied_by_none(strategy: ParameterServerStrategy) -> None:
     with strategy.scope():
-        whole, bad = Variable(np.zeros((6, 1), np.float32)), Variable(np.zeros(2, np.int64))
-    closures = Closures(strategy)
+        whole, one_row = (Variable(np.zeros((rows, 1), np.float32)) for rows in (6, 1))
+    assert (len(whole.spec.shards), len(one_row.spec.shards)) == (3, 1)
+    closures, ones = Closures(strategy), np.ones((6, 1), np.float32)
+    wrong = OptimizerSpec(name="NoSuchRule", learning_rate=1.0)
 
-    def change() -> None:
-        with closures.run(1):
-            whole.assign_add(np.ones((6, 1), np.float32))
-            update = Update(whole.spec, np.ones((6, 1), np.float32))
-            wrong = OptimizerSpec(name="NoSuchRule", learning_rate=1.0)
-            strategy.parameters.apply([update], wrong)
+    def change(closure: int) -> None:
+        with closures.run(closure):
+            whole.assign_add(ones)
+            strategy.parameters.apply([Update(one_row.spec, ones[:1])], wrong)
 
-    with pytest.raises(InvalidArgumentError, match="NoSuchRule"):
-        change()
-    assert not whole.numpy().any()
-    assert not bad.numpy().any()
-    for ps in range(3):
-        assert strategy.parameters.status(ps)["commits"]["held"] == 0
+    # The home of the decision, which refuses last, is another server for each closure.
+    for closure in range(3):
+        with pytest.raises(InvalidArgumentError, match="NoSuchRule"):
+            change(closure)
+        assert not whole.numpy().any()
+        assert not one_row.numpy().any()
+        for ps in range(3):
+            assert strategy.parameters.status(ps)["commits"]["held"] == 0
 
 
 class _IgnoredReceipt:

@@ -12,12 +12,15 @@ from collections.abc import Callable
 
 import pytest
 
-from pstrain.coordinator import waiting
+from pstrain.coordinator import rounds, waiting
+from pstrain.coordinator.events import Event
+from pstrain.coordinator.state import CoordinatorState
 from tests.simulation.base_scenario import Outcome
 from tests.simulation.hard_restores import play_hard_restores
 from tests.simulation.mutants import Mutant
 from tests.simulation.noticing import ALL_RESTORE_MUTANTS, RESTORE_SEEDS_MAX, noticed_restores
 from tests.simulation.second_losses import play_second_losses
+from tests.simulation.training_restores import Executor
 from tests.simulation.training_scenario import (
     play_failing_restores,
     play_restores,
@@ -65,23 +68,45 @@ def test_restore_survives_further_losses_and_saves_that_end_meanwhile() -> None:
     assert sum(fault.startswith("kill ps") for fault in faults) > SECOND_LOSS_SEEDS
 
 
-@pytest.mark.parametrize("seed", [680, 748])
-def test_save_waiting_for_a_round_does_not_block_a_restore(seed: int) -> None:
+@pytest.mark.parametrize("seed", [1507, 2089])
+def test_save_waiting_for_a_round_does_not_block_a_restore(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    undo_round, undone = rounds.undo_round, list[bool]()
+
+    def note(state: CoordinatorState) -> tuple[Event, ...]:
+        events = undo_round(state)
+        undone.append(bool(events))
+        return events
+
+    monkeypatch.setattr(rounds, "undo_round", note)
     with staged():
         play_sync_restores(seed)
+    assert any(undone), "a round is under way when a restore begins"
 
 
-@pytest.mark.parametrize(("play", "seed"), [(play_restores, 269), (play_ssp_restores, 81)])
+@pytest.mark.parametrize(("play", "seed"), [(play_restores, 99), (play_ssp_restores, 387)])
 def test_program_continues_when_a_restore_began_at_its_end(
-    play: Callable[[int], Outcome], seed: int
+    play: Callable[[int], Outcome], seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    check_intact, begins_at_end = Executor.check_intact, list[bool]()
+
+    def note(executor: Executor) -> None:
+        check_intact(executor)
+        node = executor._node
+        begins_at_end.append(node.world.data.is_over and node.recovery.is_restoring)
+
+    monkeypatch.setattr(Executor, "check_intact", note)
     with staged():
         play(seed)
+    assert any(begins_at_end)
 
 
 def test_wait_for_a_trainer_lost_in_a_restore_ends_at_its_timeout() -> None:
     with staged():
-        assert play_sync_restores(112).seconds > waiting.ABSENT_TIMEOUT_S
+        outcome = play_sync_restores(112)
+    assert outcome.seconds > waiting.ABSENT_TIMEOUT_S
+    assert any(fault.startswith("kill for good") for fault in outcome.faults)
 
 
 @pytest.mark.parametrize(

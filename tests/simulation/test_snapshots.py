@@ -12,7 +12,8 @@ import pytest
 from tests.simulation.mutants import Mutant
 from tests.simulation.noticing import SNAPSHOT_SEEDS_MAX, noticed_snapshots
 from tests.simulation.snapshot_mutants import SNAPSHOT_MUTANTS
-from tests.simulation.snapshot_scenario import play, staged
+from tests.simulation.snapshot_scenario import Scenario, play, staged
+from tests.simulation.virtual_disk import Disk
 
 SEEDS = int(os.environ.get("SNAPSHOT_SEEDS", "60"))
 
@@ -27,18 +28,35 @@ def test_each_row_is_saved_once_whatever_fails() -> None:
 
 def test_run_lasts_until_the_last_dataset_is_saved() -> None:
     with staged():
-        play(2365)
+        scenario = Scenario(51)
+        assert any(fault.startswith("save another") for fault in scenario.play().faults)
+    assert [saver.outcome for saver in scenario.savers] == ["done", "done"]
 
 
 @pytest.mark.parametrize("seed", [3278, 3487])
 def test_node_frozen_at_the_end_wakes_before_it_is_checked_to_be_idle(seed: int) -> None:
     with staged():
-        play(seed)
+        assert play(seed).faults[-1].startswith("freeze in a write worker0")
 
 
-def test_draft_that_cannot_be_removed_does_not_fail_a_done_snapshot() -> None:
+def test_draft_that_cannot_be_removed_does_not_fail_a_done_snapshot(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    remove, kept = Disk.remove, list[str]()
+
+    def note(disk: Disk, path: str) -> None:
+        try:
+            remove(disk, path)
+        except ConnectionError:
+            kept.append(path)
+            raise
+
+    monkeypatch.setattr(Disk, "remove", note)
     with staged():
-        play(2782)
+        scenario = Scenario(2782)
+        scenario.play()
+    assert kept
+    assert [saver.outcome for saver in scenario.savers] == ["done"]
 
 
 @pytest.mark.parametrize("mutant", SNAPSHOT_MUTANTS, ids=[m.name for m in SNAPSHOT_MUTANTS])

@@ -1,3 +1,5 @@
+"""Settings of dispatchers and workers: defaults, refusals, and addresses open to the network."""
+
 from __future__ import annotations
 
 import dataclasses

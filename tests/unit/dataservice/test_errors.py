@@ -1,3 +1,5 @@
+"""Errors keep class, message and details from process to process, whoever reads them."""
+
 from __future__ import annotations
 
 import inspect

@@ -1,3 +1,5 @@
+"""Sharding policies, the targets of services, and addresses, as users write them."""
+
 from __future__ import annotations
 
 from typing import Any

@@ -178,8 +178,9 @@ def test_mean_is_exact_in_any_order(values: list[float], random: object) -> None
 def test_mean_can_be_weighted() -> None:
     metric = Mean()
     metric.update_state([1.0, 2.0], [3.0, 1.0])
-    metric.update_state(9.0, 4.0)
-    assert metric.result() == (3 + 2 + 36) / 8
+    metric.update_state(9.0, sample_weight=4.0)
+    metric.update_state([4.0, 5.0], 0.5)
+    assert metric.result() == (3 + 2 + 36 + 4.5) / 9
     with pytest.raises(InvalidArgumentError, match="2 values and 1 weights"):
         metric.update_state([1.0, 2.0], [1.0])
 
@@ -319,10 +320,3 @@ def test_metric_under_strategy_creates_its_state_at_once(monkeypatch: pytest.Mon
     monkeypatch.setattr("pstrain.metrics.base.LocalPlacement", int)
     assert LocalPlacement is not int
     assert len(Accuracy().variables) == 1
-
-
-def test_mean_accepts_sample_weight_keyword() -> None:
-    mean = Mean()
-    mean.update_state([1.0, 2.0], sample_weight=[1.0, 3.0])
-    mean.update_state([4.0, 4.0], sample_weight=2.0)
-    assert mean.result() == (1 + 6 + 16) / 8

@@ -1,3 +1,5 @@
+"""Where a token and TLS files come from, and which of them are refused, and how."""
+
 from __future__ import annotations
 
 import os

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -37,15 +40,29 @@ def test_appended_zeros_change_checksum(body: bytes) -> None:
     assert len({checksum(body + bytes(count)) for count in range(20)}) == 20
 
 
-def test_swapped_words_change_checksum() -> None:
-    words = np.random.default_rng(0).integers(0, 2**63, 64)
+@pytest.fixture
+def words() -> Any:
+    return np.random.default_rng(0).integers(0, 2**63, 64)
+
+
+def test_swapped_words_change_checksum(words: Any) -> None:
     seen = {checksum(words)}
-    for left in range(64):
-        for right in range(left):
-            swapped = words.copy()
-            swapped[[left, right]] = swapped[[right, left]]
-            seen.add(checksum(swapped))
+    for left, right in itertools.combinations(range(64), 2):
+        swapped = words.copy()
+        swapped[[left, right]] = swapped[[right, left]]
+        seen.add(checksum(swapped))
     assert len(seen) == 1 + 64 * 63 // 2
+
+
+def test_repeated_words_change_checksum(words: Any) -> None:
+    """Words that are equal do not cancel each other, wherever they lie."""
+    seen = {checksum(words)}
+    for left, right in itertools.combinations(range(64), 2):
+        for repeated in (1, 2):
+            damaged = words.copy()
+            damaged[[left, right]] = repeated
+            seen.add(checksum(damaged))
+    assert len(seen) == 1 + 64 * 63
 
 
 @given(st.binary(max_size=100), st.integers(1, 7))

@@ -1,3 +1,5 @@
+"""When a failed call is tried again, when it is given up, and what is logged meanwhile."""
+
 from __future__ import annotations
 
 import logging

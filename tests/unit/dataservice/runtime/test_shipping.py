@@ -1,3 +1,5 @@
+"""Which code is pickled by value: the user's own, and nothing that is installed."""
+
 from __future__ import annotations
 
 import pathlib

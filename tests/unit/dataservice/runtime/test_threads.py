@@ -239,13 +239,17 @@ def watchdog() -> Iterator[Watchdog]:
     made.stop()
 
 
-def test_armed_deadline_expires(watchdog: Watchdog) -> None:
-    fired = threading.Event()
-    deadline = watchdog.deadline(fired.set)
+def test_armed_deadline_expires_once(watchdog: Watchdog) -> None:
+    expired, scanned_again = threading.Semaphore(0), threading.Event()
+    deadline, later = watchdog.deadline(expired.release), watchdog.deadline(scanned_again.set)
     assert not deadline.expired
     deadline.arm(0.001)
-    assert fired.wait(PATIENCE_S)
+    assert expired.acquire(timeout=PATIENCE_S)
     assert deadline.expired
+    later.arm(0.001)
+    assert scanned_again.wait(PATIENCE_S)
+    watchdog.stop()
+    assert not expired.acquire(blocking=False)
 
 
 def test_disarmed_deadline_does_not_expire(watchdog: Watchdog) -> None:

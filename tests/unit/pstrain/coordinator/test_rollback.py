@@ -1,18 +1,14 @@
-"""How a program and a link to a trainer handle errors that a lost parameter server causes."""
+"""When restores begin and end, and what a program gets that reads or waits during a restore."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from pstrain import remote_errors, results
-from pstrain.coordinator.link import TrainerLink
-from pstrain.coordinator.lost_servers import is_server_loss
 from pstrain.coordinator.lost_trainers import Settlement
 from pstrain.coordinator.orders import Outbox, RunResult, StartRun
 from pstrain.coordinator.restoring import Restorer
@@ -20,63 +16,12 @@ from pstrain.coordinator.scheduler import Scheduler
 from pstrain.coordinator.server_recovery import RecoverySwitch, ServerRecovery
 from pstrain.errors import (
     AbortedError,
-    DataServiceError,
     DeadlineExceededError,
     RolledBackError,
     ServerLostError,
 )
-from pstrain.execution.resumption import Recovery
 from pstrain.trainer.consistent_reads import consistent_read
-from pstrain.wire import trainer_pb2 as pb
 from tests.unit.pstrain.coordinator.scheduling_cases import scheduler
-
-
-class LinkWithGivenReplies(TrainerLink):
-    """A link to a trainer whose messages are given."""
-
-    def __init__(self, replies: list[list[pb.ClosureResult]]) -> None:
-        self.heard: list[int] = []
-        self.index = 0
-        self._slots = 1
-        self._stopping = threading.Event()
-        self._configuration: Any = SimpleNamespace(session="s", incarnation=1)
-        self._servers: Any = SimpleNamespace(session="s")
-        self._recovery: Any = SimpleNamespace(is_restoring=False, notice=is_server_loss)
-        self._functions: Any = {}
-        self._scheduler: Any = SimpleNamespace(
-            trainer_joined=lambda *_: None,
-            services_read=lambda _: (frozenset(), ()),
-            results=lambda _, ended: self.heard.extend(end.closure for end in ended),
-        )
-        self._replies = [
-            SimpleNamespace(services=(), results=r, positions=(), cancels=()) for r in replies
-        ]
-        self.address = "trainer:1"
-
-    def serve(self) -> None:
-        self._serve(SimpleNamespace(stream=lambda *_: self._replies))  # type: ignore[arg-type]
-
-
-def ended(closure: int, error: Exception | None = None) -> pb.ClosureResult:
-    if error is None:
-        return pb.ClosureResult(id=closure, value=results.encode(None))
-    return pb.ClosureResult(id=closure, error_json=remote_errors.encode(error, "trainer 0"))
-
-
-def test_results_reported_together_with_server_loss_are_discarded() -> None:
-    """The marks of closure 3 cover the row of closure 2, which changed nothing."""
-    link = LinkWithGivenReplies(
-        [[ended(1)], [ended(2, ServerLostError("gone")), ended(3)], [ended(4)]]
-    )
-    with pytest.raises(ServerLostError):
-        link.serve()
-    assert link.heard == [1]
-
-
-def test_failed_closure_without_server_loss_is_reported() -> None:
-    link = LinkWithGivenReplies([[ended(1, ValueError("x")), ended(2)]])
-    link.serve()
-    assert link.heard == [1, 2]
 
 
 class RestoringUntilWaitedFor:
@@ -289,88 +234,3 @@ def test_read_that_fails_during_restore_does_not_start_another_restore() -> None
     values.thread.join(30)
     assert values.restorer.restores == 1
     assert not values.restorer._noticed.is_set()
-
-
-class Fit:
-    """The progress and the executor of a fit.
-
-    ``ends_meanwhile``: whether a restore ends while the fit asks if there was one. ``late``: how
-    often a server is lost after the executor was asked for the last time.
-    """
-
-    late = 0
-
-    def __init__(self, *, ends_meanwhile: bool) -> None:
-        self.is_behind = False
-        self._ends_meanwhile = ends_meanwhile
-        self.runs = 0
-
-    def go_back(self) -> None:
-        self.is_behind = False
-
-    def check_intact(self) -> None:
-        if self.runs == 1 and not self.late:
-            raise AbortedError("session s1 is over")
-
-    def end_restoring(self, is_behind: Callable[[], bool]) -> bool:
-        self.late -= 1
-        return self.late < 0 and not is_behind()
-
-    def wait_rolled_back(self, error: Exception) -> bool:
-        self.is_behind = self.is_behind or self._ends_meanwhile
-        return isinstance(error, RolledBackError)
-
-    def run(self) -> None:
-        self.runs += 1
-
-    def train(self) -> None:
-        manager: Any = SimpleNamespace(wait=lambda: None)
-        progress: Any = self
-        Recovery(progress, progress, [manager]).train(self.run)
-
-
-def test_fit_goes_back_when_request_was_overtaken_by_restore() -> None:
-    fit = Fit(ends_meanwhile=True)
-    fit.train()
-    assert fit.runs == 2
-    assert not fit.is_behind
-
-
-def test_fit_does_not_end_during_restore() -> None:
-    fit = Fit(ends_meanwhile=True)
-    fit.late = 2
-    fit.train()
-    assert (fit.runs, fit.is_behind) == (3, False)
-
-
-def test_fit_fails_when_another_coordinator_took_its_servers() -> None:
-    fit = Fit(ends_meanwhile=False)
-    with pytest.raises(DataServiceError, match="is over"):
-        fit.train()
-    assert fit.runs == 1
-
-
-@pytest.mark.parametrize(
-    ("error", "level"),
-    [(AbortedError("session s is over"), "INFO"), (ServerLostError("gone"), "ERROR")],
-)
-def test_replaced_strategy_logs_unknown_commits_at_info(
-    error: DataServiceError, level: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    def fence(_trainer: str) -> None:
-        raise error
-
-    link, stopped = LinkWithGivenReplies([]), list[Exception]()
-    link._servers = SimpleNamespace(session="s", fence=fence)
-    link._awaits_restore = lambda _error: False  # type: ignore[method-assign]
-    link._scheduler = SimpleNamespace(
-        record_loss=lambda *_: (frozenset(), {}),
-        wait_for_round=lambda *_: None,
-        stop=stopped.append,
-        trainer_lost=lambda *_: None,
-    )
-    with caplog.at_level("INFO", "pstrain"):
-        link._settle_loss()
-    assert stopped == [error]
-    (record,) = caplog.records
-    assert (record.levelname, "had committed is not known" in record.message) == (level, True)

@@ -63,6 +63,7 @@ def test_every_model_learns_from_online_columns(kind: str) -> None:
     model.fit(data(), epochs=12, batch_size=50, verbose=0)
     assert model.online.stats() == {"capacity": 177, "used": 90, "refused": 0}
     after = model.evaluate(data(), verbose=0)
+    assert after["loss"] < before["loss"]
     # DLRM has only products of embeddings, which learn this slowly, from hashed columns too.
     assert kind == "DLRM" or after["auc"] > 0.9 > before["auc"]
     assert len(model.predict(data())) == ROWS

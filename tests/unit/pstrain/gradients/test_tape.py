@@ -173,7 +173,7 @@ def test_gradient_accumulation_does_not_modify_shared_arrays() -> None:
         loss = np.sum(passed(read_once) + passed(read_once) + passed(read_once) + read_once)
     for _ in range(2):
         np.testing.assert_array_equal(tape.gradients(loss).of(weights).gradient, [4, 4])
-    assert all(gradient.tolist() == [1, 1] for gradient in handed_on)
+    assert [gradient.tolist() for gradient in handed_on] == [[1, 1]] * 6
 
 
 def test_gradients_of_given_variables_are_returned_in_their_order() -> None:

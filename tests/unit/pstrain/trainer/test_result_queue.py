@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import itertools
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from pstrain.coordinator.run_times import AHEAD_S
 from pstrain.trainer import result_queue
-from pstrain.trainer.committing import HELD_S
 from pstrain.trainer.result_queue import RESULTS_PER_MESSAGE, ResultQueue
 from pstrain.wire import trainer_pb2 as pb
 
@@ -58,12 +58,27 @@ def test_results_are_held_until_as_many_have_ended_as_remain_to_do() -> None:
     assert found == [[1, 2, 3]]
 
 
-def test_hold_max_covers_half_of_the_work_queued_ahead() -> None:
-    assert result_queue.HOLD_MAX_S >= AHEAD_S / 2
+class EndingWhileAwaited:
+    """Stands for a queue's condition: closures of ``run_s`` each end while the queue waits."""
+
+    def __init__(self, closures: int, run_s: float) -> None:
+        self.left = closures
+        self._run_s = run_s
+        self.queue = ResultQueue(lambda: self.left)
+        self.queue._changed = self  # type: ignore[assignment]
+
+    def notify(self) -> None: ...
+
+    def wait_for(self, is_over: Callable[[], object], timeout_s: float = DEADLINE_S) -> None:
+        while not is_over() and (timeout_s := timeout_s - self._run_s) >= 0:
+            self.left -= 1
+            self.queue.put(_result(self.left))
 
 
-def test_held_end_period_is_half_of_hold_max() -> None:
-    assert 2 * HELD_S == result_queue.HOLD_MAX_S
+@pytest.mark.parametrize("closures", [20, 50, 100])
+def test_half_of_the_work_queued_ahead_travels_in_one_message(closures: int) -> None:
+    running = EndingWhileAwaited(closures, AHEAD_S / closures)
+    assert len(_taken(running.queue)) == closures // 2
 
 
 def test_results_are_sent_after_hold_time_without_further_results() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import threading
 from collections.abc import Callable, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,9 @@ from pstrain import results
 from pstrain.errors import CancelledError, InvalidArgumentError, UnavailableError
 from pstrain.paramserver.commits import NOTES_MAX_BYTES
 from pstrain.trainer import committing
-from pstrain.trainer.committing import Committer
+from pstrain.trainer.committing import HELD_S, Committer
 from pstrain.trainer.outgoing import Answer, Answers, Message, Pulls
+from pstrain.trainer.result_queue import HOLD_MAX_S
 from pstrain.trainer.staging import ClosureRun, HeldEnd, note, notes_max_bytes
 from pstrain.variables.parameters import step_scope
 from pstrain.vocabulary import StepToken
@@ -103,7 +105,8 @@ def trainer(monkeypatch: pytest.MonkeyPatch) -> Trainer:
     """Returns a trainer that commits overdue parts only when the test asks for it."""
 
     class TimerDrivenByTest:
-        def __init__(self, _flush: Callable[[], bool], _period_s: float) -> None:
+        def __init__(self, _flush: Callable[[], bool], period_s: float) -> None:
+            self._period_s = period_s
             self.waits_s: list[float] = []
 
         def arm(self) -> None: ...
@@ -369,6 +372,21 @@ def test_overdue_part_is_committed_when_its_turn_comes(
     trainer.end(slow, 0)
     assert not trainer.committer._commit_overdue()
     assert trainer.sent == [(2, "value"), (3, "value")]
+
+
+@pytest.mark.parametrize("wait_s", [0.0, 0.01, 0.049])
+def test_end_is_held_back_no_longer_than_a_result_may_be(
+    trainer: Trainer, monkeypatch: pytest.MonkeyPatch, wait_s: float
+) -> None:
+    """Ends are checked once a period, first ``wait_s`` after this one is held back."""
+    clock, timer = SimpleNamespace(now_s=0.0), trainer.committer._flush_timer
+    monkeypatch.setattr(committing, "time", SimpleNamespace(monotonic=lambda: clock.now_s))
+    trainer.end(trainer.run(2), 0)
+    clock.now_s += wait_s
+    while trainer.committer._commit_overdue():
+        clock.now_s += timer._period_s
+    assert trainer.sent == [(2, "value")]
+    assert HELD_S <= clock.now_s <= HOLD_MAX_S
 
 
 def test_closures_of_thread_without_elements_commit_in_program_order(
