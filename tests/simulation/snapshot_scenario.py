@@ -152,6 +152,7 @@ class Scenario(ServiceScenario):
 
         def spring() -> None:
             self.note("freeze in a write", worker)
+            self.checker.may_write_late = True
             worker.freeze(seconds)
 
         worker.trap = (self.dice.randint(0, 20), spring)

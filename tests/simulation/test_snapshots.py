@@ -39,6 +39,14 @@ def test_node_frozen_at_the_end_wakes_before_it_is_checked_to_be_idle(seed: int)
         assert play(seed).faults[-1].startswith("freeze in a write worker0")
 
 
+def test_done_written_by_a_frozen_worker_after_an_error_counts_for_nothing() -> None:
+    with staged():
+        scenario = Scenario(4887)
+        scenario.play()
+    assert scenario.checker.done_too_late
+    assert [saver.outcome for saver in scenario.savers] == ["failed", "failed", "done"]
+
+
 def test_draft_that_cannot_be_removed_does_not_fail_a_done_snapshot(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
