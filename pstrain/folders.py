@@ -33,8 +33,14 @@ def folder_to_fill(option: str, folder: Path) -> Iterator[None]:
 
     If the block fails or is interrupted, removes those of the folders it made that are empty.
     """
-    made = [each for each in (folder, *folder.parents) if not each.exists()]
+    missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    made: list[Path] = []
     try:
+        for each in reversed(missing):
+            # Another program may make the folder meanwhile; make_folder raises all other errors.
+            with suppress(OSError):
+                each.mkdir()
+                made.insert(0, each)
         make_folder(option, folder)
         yield
     except BaseException:

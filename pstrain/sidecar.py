@@ -218,7 +218,7 @@ class SidecarEvaluator:
         found: set[str] = set()
         if not os.path.exists(path):
             return found
-        with open(path, encoding="utf-8") as stream:
+        with open(path, encoding="utf-8", errors="replace") as stream:
             for line in stream:
                 try:
                     found.add(str(json.loads(line)["checkpoint"]))

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from dataservice.runtime.auth import TlsConfig, resolve_token
 from pstrain.config import ParameterConfig
-from pstrain.errors import DeadlineExceededError, ServerLostError
+from pstrain.errors import DeadlineExceededError, ServerLostError, UnavailableError
 from pstrain.paramserver import messages
 from pstrain.trainer.connections import Connections, Request
 from pstrain.trainer.outgoing import Answer, Answers, Header, Message, Pulls, both
@@ -104,6 +104,16 @@ class ServerSession:
         """Returns a server's status: session, incarnation, shards, requests, ..."""
         status: dict[str, Any] = json.loads(self._action(ps, "status", {}, timeout_s))
         return status
+
+    def sessions(self, *, timeout_s: float) -> list[str | None]:
+        """Returns the session of each server; None for one that has none or does not answer."""
+        found: list[str | None] = []
+        for ps in range(len(self.addresses)):
+            try:
+                found.append(self.status(ps, timeout_s=timeout_s)["session"])
+            except (UnavailableError, DeadlineExceededError):
+                found.append(None)
+        return found
 
     def close(self) -> None:
         """Closes all connections. Idempotent."""

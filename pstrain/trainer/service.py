@@ -40,9 +40,11 @@ class TrainerService:
         self._incarnation = new_id("trainer")
         self._lock = threading.Lock()
         self._session: TrainerSession | None = None
+        self._over: set[str] = set()
         self._closures_run = 0
 
     def configure(self, request: pb.ConfigureRequest) -> pb.ConfigureReply:
+        self._note_if_over(request)
         with self._lock:
             self._refuse_older(request)
         parameters = self._connect(request)
@@ -58,12 +60,25 @@ class TrainerService:
             old.close()
         return pb.ConfigureReply(incarnation=self._incarnation, pid=os.getpid())
 
+    def _note_if_over(self, request: pb.ConfigureRequest) -> None:
+        """Notes that the current session is over if its servers have an older one, the requested.
+
+        A program whose clock is behind that of an earlier one makes such a session if the servers
+        were all restarted, since they then do not know of the earlier session.
+        """
+        current = self._session
+        if current is None or not is_older(request.session, current.id):
+            return
+        if current.was_replaced_by(request.session):
+            self._over.add(current.id)
+
     def _refuse_older(self, request: pb.ConfigureRequest) -> None:
-        """Raises for a session, or an incarnation of it, older than the current one."""
+        """Raises for a session, or an incarnation of it, older than the current one, or over."""
         current = self._session
         if current is None:
             return
-        if is_older(request.session, current.id):
+        is_behind = is_older(request.session, current.id) and current.id not in self._over
+        if is_behind or request.session in self._over:
             raise FailedPreconditionError(
                 f"session {request.session} is over: another coordinator, or a newer "
                 "ParameterServerStrategy of this program, has taken this trainer over"

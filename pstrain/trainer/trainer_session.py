@@ -35,6 +35,8 @@ from pstrain.wire import trainer_pb2 as pb
 
 logger = logging.getLogger(__name__)
 
+_ASK_TIMEOUT_S = 2.0
+
 
 class SentFunction:
     """A function as it arrived; it is unpickled when it is first called."""
@@ -207,6 +209,11 @@ class TrainerSession:
         run = current_staging()
         if isinstance(run, ClosureRun):
             self.committer.take(run, source, receipt)
+
+    def was_replaced_by(self, session: str) -> bool:
+        """True if parameter servers say that they are in ``session``, and none is in this one."""
+        found = self._parameters.sessions(timeout_s=_ASK_TIMEOUT_S)
+        return session in found and self.id not in found
 
     def close(self) -> None:
         self.committer.close()

@@ -1,6 +1,7 @@
 """How workers without a coordinator agree on a session: the chief begins it, the servers tell it.
 
-The chief makes a session the current one of every parameter server. It counts the session's stage
+The chief makes a session the current one of every parameter server; to restore lost servers it
+renews that session, which displaces no other chief's. It counts the session's stage
 in a variable there: while the stage is odd, a training is under way; 0 means that none has begun,
 any other even stage that the last one has ended. Workers ask the servers which session is current.
 Knows nothing of models. Invariant: no worker trains before the chief has announced that the
@@ -9,6 +10,7 @@ variables have their values, and a session that was replaced never comes back.
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 import time
@@ -24,9 +26,10 @@ from pstrain.errors import (
     DeadlineExceededError,
     FailedPreconditionError,
     NotFoundError,
+    ServerRestartedError,
     UnavailableError,
 )
-from pstrain.session_ids import new_session
+from pstrain.session_ids import new_session, renewed
 from pstrain.trainer.client import RemoteParameters
 from pstrain.vocabulary import ShardSpec, VariableSpec
 
@@ -56,11 +59,16 @@ class Membership:
         self._done = _counter_spec(_DONE_ID, "v1/done", workers)
         # On the chief the current stage; on a worker the stage of its current or last training.
         self._stage = 0
+        # On the chief the session that it last began on all servers.
+        self._begun: str | None = None
         self.others_train = False
         """On the chief: whether other workers may be training."""
 
     def enter(self) -> None:
-        """Begins a session (the chief), or waits for one that has not ended and enters it."""
+        """Begins a session (the chief), or waits for one that has not ended and enters it.
+
+        On the chief raises AbortedError if another chief has taken over.
+        """
         if self._is_chief:
             self._begin()
         else:
@@ -109,36 +117,64 @@ class Membership:
 
     def was_replaced(self) -> bool:
         """True if some server is in another session, which another chief has begun."""
-        return any(s not in (None, self._parameters.session) for s in self._sessions())
+        mine = (None, self._parameters.session, self._begun)
+        return any(session not in mine for session in self._sessions())
 
     def _begin(self) -> None:
-        self._parameters.change_session(new_session(self._sessions(), _KIND))
-        for ps, address in enumerate(self._parameters.addresses):
-            wait_for(
-                f"parameter server {ps} at {address}; start the cluster's 'ps' tasks",
-                self._timeout_s,
-                lambda ps=ps: self._reset(ps),  # type: ignore[misc]
-            )
+        statuses = self._statuses()
+        if self._begun is None:
+            known = [status["session"] for status in statuses.values()]
+            self._parameters.change_session(new_session(known, _KIND))
+        elif self._begun == self._parameters.session:
+            self._parameters.change_session(renewed(self._begun))
+        while not self._begin_on(statuses):
+            statuses = self._statuses()
+        self._begun = self._parameters.session
         for spec in (self._stages, self._done):
             self._parameters.create(spec)
         self._stage, self.others_train = 0, False
+
+    def _statuses(self) -> dict[int, dict[str, Any]]:
+        """Returns the status of every server, once each has answered."""
+        return {
+            ps: self._answer_of(ps, functools.partial(self._parameters.status, ps))
+            for ps in range(len(self._parameters.addresses))
+        }
+
+    def _begin_on(self, statuses: dict[int, dict[str, Any]]) -> bool:
+        """Begins the session on servers; False if one was restarted after its status was read.
+
+        A session that is renewed begins first where there is a session, because these servers tell
+        whether another chief has taken over. A new one begins in two rounds: until it has begun
+        everywhere, the chief that it replaces may renew its own on a server that restarts.
+        """
+        if self._begun is None:
+            for ps in 2 * tuple(statuses):
+                self._answer_of(ps, functools.partial(self._reset, ps))
+            return True
+        try:
+            for ps, status in sorted(statuses.items(), key=lambda each: each[1]["session"] is None):
+                conditions = self._begun, status["incarnation"]
+                self._answer_of(ps, functools.partial(self._reset, ps, *conditions))
+        except ServerRestartedError:
+            return False
+        return True
+
+    def _answer_of(self, ps: int, ask: Callable[[], T]) -> T:
+        address = self._parameters.addresses[ps]
+        what = f"parameter server {ps} at {address}; start the cluster's 'ps' tasks"
+        return wait_for(what, self._timeout_s, ask)
 
     def _publish(self, stage: int) -> None:
         self._parameters.assign(self._stages, "set", np.array([stage]))
         self._stage = stage
 
-    def _reset(self, ps: int) -> bool:
-        self._parameters.begin_session(ps)
+    def _reset(self, ps: int, *conditions: str) -> bool:
+        self._parameters.begin_session(ps, *conditions)
         return True
 
     def _sessions(self) -> list[str | None]:
-        found: list[str | None] = []
-        for ps in range(len(self._parameters.addresses)):
-            try:
-                found.append(self._parameters.status(ps, timeout_s=_ASK_TIMEOUT_S)["session"])
-            except (UnavailableError, DeadlineExceededError):
-                found.append(None)
-        return found
+        return self._parameters.sessions(timeout_s=_ASK_TIMEOUT_S)
 
     def _common_session(self) -> str | None:
         """Returns the session that all servers are in; None unless a chief has begun it."""

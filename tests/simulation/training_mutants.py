@@ -25,8 +25,9 @@ from pstrain.trainer.cancelling import Cancelling, OpenRuns
 from pstrain.trainer.client import RemoteParameters
 from pstrain.trainer.committing import Committer
 from pstrain.trainer.service import TrainerService
-from pstrain.trainer.staging import ClosureRun
+from pstrain.trainer.staging import ClosureRun, note
 from pstrain.trainer.turns import Turns
+from tests.simulation import training_closures
 from tests.simulation.mutants import Mutant
 from tests.simulation.training_wires import Connections
 
@@ -238,6 +239,11 @@ def notes_of_a_part_are_sent_with_the_next_one_too(patch: Patch) -> None:
         self.notes = notes
 
     patch.setattr(ClosureRun, "next_part", next_part)
+
+
+@mutant("I16")
+def notes_without_room_are_dropped_and_closures_go_on(patch: Patch) -> None:
+    patch.setattr(training_closures, "note", lambda step: note(step) or True)
 
 
 @mutant("I7")

@@ -325,8 +325,10 @@ class CoordinatorNode(Process):
                 ("closure", value.closure, part) for part in range(PROGRAMS.get(program, 0))
             )
             try:
-                # A closure that runs again may find no row, and then changes nothing.
+                # A closure that runs again may find no row, and then changes nothing. What has
+                # ended before a restore that undoes it may be seen only during the restore.
                 is_sure = program is not train or self._after_a_loss != "run again"
+                is_sure &= self._after_a_loss != "goes back" or not self.recovery.is_restoring
                 if is_sure and (value.fetch() is not None or program is not train):
                     checker.finished[value.closure] = tags
             except (CancelledError, DeadlineExceededError, *FAILURES):

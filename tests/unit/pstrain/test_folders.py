@@ -43,3 +43,17 @@ def test_failed_run_removes_only_folder_it_made(tmp_path: pathlib.Path) -> None:
     with folder_to_fill("--out", tmp_path / "good"):
         pass
     assert {path.name for path in tmp_path.iterdir()} == {"old", "new", "good"}
+
+
+def test_failed_run_keeps_empty_folder_that_another_program_made_meanwhile(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "other").mkdir()
+    monkeypatch.setattr(pathlib.Path, "exists", lambda _path: False)
+    with pytest.raises(KeyboardInterrupt), folder_to_fill("--out", tmp_path / "other" / "mine"):
+        raise KeyboardInterrupt
+    assert [path.name for path in tmp_path.iterdir()] == ["other"]
+    assert not list((tmp_path / "other").iterdir())
+    with pytest.raises(KeyboardInterrupt), folder_to_fill("--out", tmp_path / "other"):
+        raise KeyboardInterrupt
+    assert [path.name for path in tmp_path.iterdir()] == ["other"]

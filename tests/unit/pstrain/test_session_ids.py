@@ -24,6 +24,37 @@ def test_new_session_is_newer_than_sessions_of_servers_with_slow_clock(
     assert is_older(second, third)
 
 
+@pytest.mark.parametrize(
+    "reported",
+    [
+        "v1-session-01790000000000000000-0123456789ab",
+        "session-99999999999999999999-0123456789ab",
+        "session-99999999999999999999",
+        "session-1",
+        f"session-{'9' * 5_000}-0123456789ab",
+        "zzz",
+        "\uffff",
+        "session-",
+        "",
+    ],
+)
+def test_later_program_takes_over_any_session_a_server_reports(reported: str) -> None:
+    server = Sessions()
+    server.begin(reported)
+    session = new_session([reported])
+    later = new_session([renewed(session)])
+    for each in (session, renewed(session), later, new_session([later], "-v1")):
+        server.begin(each)
+        assert server.is_current(each)
+
+
+def test_sessions_are_totally_ordered() -> None:
+    sessions = ["", "b", "session-00000000000000000009-a.2", "session-00000000000000000009-a.10"]
+    sessions += [f"{sessions[-1]}0", "session-00000000000000000010-a", f"session-{10**20}-a"]
+    for (i, one), (k, other) in itertools.product(enumerate(sessions), repeat=2):
+        assert is_older(one, other) == (i < k)
+
+
 def test_restored_session_stays_older_than_later_programs() -> None:
     first = new_session()
     later = new_session([first])

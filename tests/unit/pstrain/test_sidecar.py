@@ -148,7 +148,7 @@ def test_restarted_sidecar_counts_earlier_evaluations(
     assert steps(2) == [4], "one evaluation is made before it ends"
     assert steps(3) == [4, 8, 12]
     results = tmp_path / "evaluation" / "metrics.jsonl"
-    results.write_text(results.read_text() + '{"checkpoint": "cut o')
+    results.write_bytes(results.read_bytes() + b'\xff\n[]\n{"checkpoint": "cut o')
     assert steps(3) == [4]
     assert "metrics.jsonl" in caplog.text
 

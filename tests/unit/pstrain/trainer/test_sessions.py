@@ -41,6 +41,30 @@ def test_stream_of_another_coordinator_is_refused() -> None:
     service.close()
 
 
+def test_older_session_takes_trainer_over_once_servers_have_it() -> None:
+    """A trainer may remember a program whose clock was ahead, when no server does."""
+    servers: list[str | None] = []
+
+    class Parameters(_Parameters):
+        def sessions(self, *, timeout_s: float) -> list[str | None]:  # noqa: ARG002
+            return servers
+
+    service = TrainerService(lambda _request: cast("RemoteParameters", Parameters()))
+    ahead, later = (pb.ConfigureRequest(session=name, incarnation=1) for name in ("s9", "s2"))
+    service.configure(ahead)
+    for found in ([], ["s9"], [None, None], ["s2", "s9"], ["s3", None]):
+        servers[:] = found
+        with pytest.raises(FailedPreconditionError, match="session s2 is over"):
+            service.configure(later)
+    servers[:] = [None, "s2"]
+    service.configure(later)
+    with pytest.raises(FailedPreconditionError, match="session s9 is over"):
+        service.configure(ahead)
+    service.configure(pb.ConfigureRequest(session="s2", incarnation=2))
+    service.configure(pb.ConfigureRequest(session="s3", incarnation=1))
+    service.close()
+
+
 _seen: contextvars.ContextVar[int] = contextvars.ContextVar("seen", default=0)
 
 

@@ -1,0 +1,126 @@
+"""Which of several chiefs without a coordinator has the parameter servers."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from typing import Any, cast
+
+import pytest
+
+from pstrain.config import ParameterConfig
+from pstrain.errors import AbortedError, UnavailableError
+from pstrain.paramserver.server import Sessions
+from pstrain.session_ids import is_older, new_session
+from pstrain.trainer.client import RemoteParameters
+from pstrain.v1.membership import Membership
+
+
+class Servers:
+    """Parameter servers that are started anew at will, and are silent for a number of requests."""
+
+    def __init__(self, count: int) -> None:
+        self.each = [Sessions() for _ in range(count)]
+        self.silent: dict[int, int] = {}
+
+    def restart(self, *numbers: int) -> None:
+        for number in numbers:
+            self.each[number] = Sessions()
+
+    def of(self, number: int) -> Sessions:
+        if self.silent.get(number):
+            self.silent[number] -= 1
+            raise UnavailableError(f"server {number} does not answer")
+        return self.each[number]
+
+
+class Parameters:
+    """The requests of one chief to the servers; ``events`` happen before its begins, in order."""
+
+    session = ""
+
+    def __init__(self, servers: Servers) -> None:
+        self._servers = servers
+        self.addresses = [f"ps{number}" for number in range(len(servers.each))]
+        self.events: list[Any] = []
+
+    def change_session(self, session: str) -> None:
+        self.session = session
+
+    def status(self, ps: int) -> dict[str, Any]:
+        return self._servers.of(ps).status()
+
+    def sessions(self, *, timeout_s: float) -> list[Any]:  # noqa: ARG002
+        return [sessions.status()["session"] for sessions in self._servers.each]
+
+    def begin_session(self, ps: int, *conditions: str) -> bool:
+        if self.events:
+            self.events.pop(0)()
+        self._servers.of(ps).begin(self.session, *conditions)
+        return False
+
+    def create(self, _spec: Any) -> None: ...
+
+
+def chief(servers: Servers) -> tuple[Membership, Parameters]:
+    parameters = Parameters(servers)
+    config = ParameterConfig(start_timeout_s=5.0)
+    real = cast("RemoteParameters", parameters)
+    return Membership(real, is_chief=True, workers=2, config=config), parameters
+
+
+def test_chief_that_was_replaced_takes_no_server_back() -> None:
+    servers = Servers(2)
+    (old, _), (new, mine) = chief(servers), chief(servers)
+    old.enter()
+    new.enter()
+    for restarted in ((), (0,), (1,)):
+        servers.restart(*restarted)
+        with pytest.raises(AbortedError):
+            old.enter()
+        assert old.was_replaced()
+        assert {found.status()["session"] for found in servers.each} <= {None, mine.session}
+        new.enter()
+        assert new.is_intact()
+        assert not new.was_replaced()
+
+
+def test_chief_renews_its_session_on_servers_that_restart_meanwhile() -> None:
+    servers = Servers(3)
+    member, parameters = chief(servers)
+    member.enter()
+    seen = [parameters.session]
+    later = new_session(seen)
+    for restarted in ([0], [1, 2]):
+        servers.restart(*restarted)
+        servers.silent = {1: 2}
+        parameters.events = [functools.partial(servers.restart, restarted[-1])]
+        member.enter()
+        assert member.is_intact()
+        seen.append(parameters.session)
+    assert all(is_older(one, other) for one, other in itertools.pairwise([*seen, later]))
+
+
+def test_new_chief_is_newer_than_servers_that_were_silent_at_first() -> None:
+    servers = Servers(2)
+    servers.each[1].begin("session-99999999999999999999-v1-ahead")
+    servers.silent = {1: 2}
+    member, _ = chief(servers)
+    member.enter()
+    assert member.is_intact()
+
+
+def test_new_chief_gets_server_on_which_old_one_renews_its_session() -> None:
+    servers = Servers(2)
+    (old, _), (new, parameters) = chief(servers), chief(servers)
+    old.enter()
+
+    def old_renews() -> None:
+        servers.restart(0)
+        old.enter()
+
+    parameters.events = [lambda: None, old_renews]
+    new.enter()
+    assert new.is_intact()
+    with pytest.raises(AbortedError):
+        old.enter()
