@@ -32,6 +32,10 @@ class FailingStore(LocalFileSystem):
     def open(self, path: str, *_mode: Any, **_options: Any) -> Any:
         return _FailingFile(path.removeprefix("failing://"))
 
+    @classmethod
+    def _strip_protocol(cls, path: Any) -> Any:
+        return path.removeprefix("failing://")
+
     def unstrip_protocol(self, name: str) -> str:
         return f"failing://{name}"
 
