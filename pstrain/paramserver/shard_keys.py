@@ -116,11 +116,15 @@ class ShardKeys(ShardRows):
     def remove_keys(self, rows: Array, keys: Array, bounds: Array, period: int) -> None:
         """Removes ``keys`` from ``rows``, unless the row has another key, and begins ``period``.
 
-        ``bounds``: where the buckets with these rows begin and where the last one ends. Idempotent.
-        Arguments must be checked.
+        ``bounds``: where the buckets with these rows begin and where the last one ends. Idempotent,
+        even if the repeated call comes late: a key that was trained on in ``period`` has its row
+        anew and keeps it, and nothing is removed once a later period has begun. Arguments must be
+        checked.
         """
         with self._lock:
-            going = rows[self.slab[rows - self.row_start, 0] == keys]
+            is_going = self.slab[rows - self.row_start, 0] == keys
+            is_going &= self.uses.unused_since(rows - self.row_start, period)
+            going = rows[is_going]
             if len(going):
                 self._set_keys(going, VACATED)
                 unpassed = np.empty(self.row_stop - self.row_start, np.int64)

@@ -101,3 +101,26 @@ def test_eviction_is_the_same_in_small_messages(chunk_bytes: int) -> None:
     np.testing.assert_array_equal(servers.values(servers.table), expected)
     assert {header["session"] for header in servers.sent} == {"session"}
     assert (len(servers.sent) < 20) == (chunk_bytes > 700)
+
+
+@pytest.mark.parametrize("evictions", [1, 2])
+def test_removal_that_arrives_again_takes_no_row_of_a_key_that_came_back(evictions: int) -> None:
+    servers, removals = Servers(), []
+    servers.claim(range(KEYS))
+
+    def ask(messages: Mapping[int, Any]) -> dict[int, Answer]:
+        removals.extend(
+            {ps: message} for ps, message in messages.items() if message[0]["kind"] == "remove_keys"
+        )
+        return servers.ask(messages)
+
+    steps = ServerSteps(ask, "session", 700)
+    everything = Eviction(servers.keys, servers.fields, (0,), ())
+    assert evict(everything, steps) == KEYS
+    late = removals[:]
+    rows = servers.claim(range(KEYS))
+    for _ in range(1, evictions):
+        evict(everything._replace(keep=(None,)), steps)
+    for message in late:
+        servers.ask(message)
+    np.testing.assert_array_equal(servers.values(servers.keys)[rows, 0], np.arange(KEYS))
