@@ -60,13 +60,16 @@ def _idle_keys(store: Store, call: Call) -> Reply:
 
 
 def _reset_rows(store: Store, call: Call) -> Reply:
-    """Resets rows, for items [variable, shard, number of rows]."""
-    items = [(store.shard(v, i), count) for v, i, count in call.header["items"]]
-    rows = body_arrays(call.body, [("int64", (count,)) for _, count in items])
-    given = list(zip((shard for shard, _ in items), rows, strict=True))
-    for shard, each in given:
+    """Resets rows, for items [variable, shard, number of rows, number of the reset].
+
+    See ``Shard.reset_rows`` for the number of a reset.
+    """
+    items = [(store.shard(v, i), rest) for v, i, *rest in call.header["items"]]
+    rows = body_arrays(call.body, [("int64", (count,)) for _, (count, _) in items])
+    given = [(shard, each, number) for (shard, (_, number)), each in zip(items, rows, strict=True)]
+    for shard, each, _ in given:
         shard.check_reset(each)
-    store.apply([functools.partial(shard.reset_rows, each) for shard, each in given])
+    store.apply([functools.partial(shard.reset_rows, *rest) for shard, *rest in given])
     return {}, None
 
 
