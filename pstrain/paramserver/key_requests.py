@@ -2,7 +2,8 @@
 
 Knows no network and no session. An eviction first counts and lists the idle keys, then resets the
 rows that they stand for, and removes them last. Invariant: after any of its steps, every key has a
-row that is its own, with its values or with initial ones; every step may be repeated.
+row that is its own, with its values or with initial ones; every step may be repeated, also late,
+when keys and rows that it has changed were trained on again.
 """
 
 from __future__ import annotations
