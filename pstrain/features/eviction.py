@@ -8,6 +8,7 @@ keys of a field, the one that was trained on in a later period stays.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
@@ -132,8 +133,9 @@ def shares_of(counts: Sequence[I64], keep: int | None) -> list[Share]:
     periods = int(np.flatnonzero(at_least >= excess)[-1])
     wanted = excess - int(at_least[periods + 1])
     tied = [int(each[periods]) if periods < len(each) else 0 for each in counts]
-    ends = np.cumsum([0, *tied]) * wanted // int(total[periods])
-    return [Share(periods, int(ties)) for ties in np.diff(ends)]
+    # Python's integers, as the products of two counts may exceed int64.
+    ends = [end * wanted // int(total[periods]) for end in itertools.accumulate(tied, initial=0)]
+    return [Share(periods, end - start) for start, end in itertools.pairwise(ends)]
 
 
 def check_keep(name: str, keep: int, capacity: int) -> int:

@@ -130,7 +130,8 @@ def normal_rows(
 
 
 def warm_up() -> None:
-    """Compiles for float32 slabs."""
+    """Compiles for float32 slabs and read-only row numbers."""
     out, rows = np.zeros((1, 1), np.float32), np.zeros(1, np.int64)
+    rows.flags.writeable = False
     uniform_rows(out, 1, 0, 0, rows, 0.0, 1.0)
     normal_rows(out, 1, 0, 0, rows, 0.0, 1.0, 0.0)

@@ -172,7 +172,7 @@ REQUESTS: Final[Mapping[str, Shape]] = {
     "count_keys": object_of({"shards": _SHARDS}),
     "count_idle": object_of({"items": integer_rows(4)}),
     "idle_keys": object_of({"items": integer_rows(6)}),
-    "reset_rows": object_of({"items": integer_rows(3)}),
+    "reset_rows": object_of({"items": integer_rows(4)}),
     "remove_keys": object_of({"items": integer_rows(5)}),
     "check": object_of(_CHANGES),
     "prepare": object_of({**_PART, **_CHANGES}, _TRY),

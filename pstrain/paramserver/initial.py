@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pstrain.buffers import read_only
 from pstrain.errors import InvalidArgumentError
 from pstrain.kernels.initializers import normal_rows, uniform_rows
 from pstrain.vocabulary import InitializerSpec
@@ -45,7 +46,7 @@ def fill(
         return
     rows = out if out.dtype == np.float32 else np.empty(out.shape, np.float32)
     seed, width = spec.seed & 0x7FFFFFFFFFFFFFFF, out.shape[1]
-    places = (rows, width, seed, row_start, row_numbers)
+    places = (rows, width, seed, row_start, read_only(row_numbers))
     if spec.name == "uniform":
         uniform_rows(*places, parameters["low"], parameters["high"])
     else:

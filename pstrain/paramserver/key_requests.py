@@ -2,7 +2,8 @@
 
 Knows no network and no session. An eviction first counts and lists the idle keys, then resets the
 rows that they stand for, and removes them last. Invariant: after any of its steps, every key has a
-row that is its own, with its values or with initial ones; every step may be repeated.
+row that is its own, with its values or with initial ones; every step may be repeated, also late,
+when keys and rows that it has changed were trained on again.
 """
 
 from __future__ import annotations
@@ -60,13 +61,16 @@ def _idle_keys(store: Store, call: Call) -> Reply:
 
 
 def _reset_rows(store: Store, call: Call) -> Reply:
-    """Resets rows, for items [variable, shard, number of rows]."""
-    items = [(store.shard(v, i), count) for v, i, count in call.header["items"]]
-    rows = body_arrays(call.body, [("int64", (count,)) for _, count in items])
-    given = list(zip((shard for shard, _ in items), rows, strict=True))
-    for shard, each in given:
+    """Resets rows, for items [variable, shard, number of rows, number of the reset].
+
+    See ``Shard.reset_rows`` for the number of a reset.
+    """
+    items = [(store.shard(v, i), rest) for v, i, *rest in call.header["items"]]
+    rows = body_arrays(call.body, [("int64", (count,)) for _, (count, _) in items])
+    given = [(shard, each, number) for (shard, (_, number)), each in zip(items, rows, strict=True)]
+    for shard, each, _ in given:
         shard.check_reset(each)
-    store.apply([functools.partial(shard.reset_rows, each) for shard, each in given])
+    store.apply([functools.partial(shard.reset_rows, *rest) for shard, *rest in given])
     return {}, None
 
 

@@ -42,6 +42,14 @@ class KeyUses:
             return np.zeros(len(rows), np.int64)
         return self.period - last[rows].astype(np.int64)
 
+    def unused_since(self, rows: I64, period: int) -> NDArray[np.bool_]:
+        """True for each of ``rows`` whose last use was before ``period``.
+
+        False for all if a later period has begun.
+        """
+        idle_for = self.idle(rows)
+        return (idle_for > self.period - period) & (self.period <= period)
+
     def forget(self) -> None:
         """Forgets all uses: all rows count as used in the present period."""
         self._last = None

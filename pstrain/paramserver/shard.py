@@ -52,6 +52,7 @@ class Shard(ShardKeys):
         self.slots = 0
         self.row_slots = 0
         self.firsts: tuple[float, ...] = ()
+        self._last_reset = -1
         self._lock = threading.Lock()
         self._unfilled = self.row_start
         self._initial_version = version if value is None else None
@@ -105,12 +106,16 @@ class Shard(ShardKeys):
         self.check_ids(ids)
         self._first_slots()
 
-    def reset_rows(self, ids: NDArray[np.int64]) -> None:
+    def reset_rows(self, ids: NDArray[np.int64], number: int | None = None) -> None:
         """Gives rows ``ids`` their initial values, and their slots the initial values of slots.
 
-        Idempotent. Arguments must be checked.
+        ``number``: rises from call to call. A call with a number that is not above the last one is
+        a repetition and does nothing, as the rows may have been trained on since. Arguments must be
+        checked.
         """
         with self._lock:
+            if number is not None and number <= self._last_reset:
+                return
             self._rows.move()
             slots = self._first_slots()
             self._watchers.announce(ids)
@@ -121,6 +126,7 @@ class Shard(ShardKeys):
                 self.slab[part - self.row_start, : self.width] = rows
                 self.slab[part - self.row_start, self.width :] = slots
             self.version += 1
+            self._last_reset = self._last_reset if number is None else number
 
     def _first_slots(self) -> Array:
         """Returns the initial values of a row's slots, as they follow its values in the slab."""

@@ -7,7 +7,9 @@ until it is removed, and rows change under the shard's lock.
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from contextlib import nullcontext
+from typing import Final
 
 import numpy as np
 
@@ -18,6 +20,8 @@ from pstrain.paramserver.key_uses import KeyUses
 from pstrain.paramserver.row_watchers import RowWatchers
 from pstrain.paramserver.shard_rows import Array, ShardRows
 from pstrain.vocabulary import VariableSpec
+
+_ROWS_AT_ONCE: Final = 1 << 16
 
 
 class ShardKeys(ShardRows):
@@ -75,7 +79,11 @@ class ShardKeys(ShardRows):
 
     def count_idle(self, start: int, stop: int) -> Array:
         """Returns how many keys of rows ``[start, stop)`` are idle for 0, 1, ... periods."""
-        return np.bincount(self.uses.idle(self._keyed(start, stop) - self.row_start))
+        counts = np.zeros(self.uses.period + 1, np.int64)
+        for rows in self._keyed(start, stop):
+            idle = self.uses.idle(rows - self.row_start)
+            counts += np.bincount(idle, minlength=len(counts))
+        return np.trim_zeros(counts, "b")
 
     def idle_rows(self, start: int, stop: int, periods: int, ties: int) -> Array:
         """Returns those of rows ``[start, stop)`` whose keys are idle for more than ``periods``.
@@ -83,19 +91,27 @@ class ShardKeys(ShardRows):
         Also ``ties`` of those whose keys are idle for just as many, spread evenly over the rows so
         that all buckets get free rows.
         """
-        rows = self._keyed(start, stop)
-        idle = self.uses.idle(rows - self.row_start)
-        tied = rows[idle == periods]
+        found, tied_parts = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+        for rows in self._keyed(start, stop):
+            idle = self.uses.idle(rows - self.row_start)
+            found.append(rows[idle > periods])
+            tied_parts.append(rows[idle == periods])
+        tied = np.concatenate(tied_parts)
         ties = min(ties, len(tied))
         some = tied[np.arange(ties) * len(tied) // max(1, ties)]
-        return np.concatenate([rows[idle > periods], some])
+        return np.concatenate([*found, some])
 
-    def _keyed(self, start: int, stop: int) -> Array:
-        """Returns those of rows ``[start, stop)`` that have a key."""
+    def _keyed(self, start: int, stop: int) -> Iterator[Array]:
+        """Yields those of rows ``[start, stop)`` that have a key, in parts that take little memory.
+
+        Raises InvalidArgumentError for values that are no keys, and for rows of other shards.
+        """
         self.check_has_keys()
         self.check_range(start, stop)
-        keys = self.slab[start - self.row_start : stop - self.row_start, 0]
-        return start + np.flatnonzero(keys > VACATED)
+        for first in range(start, stop, _ROWS_AT_ONCE):
+            last = min(first + _ROWS_AT_ONCE, stop)
+            keys = self.slab[first - self.row_start : last - self.row_start, 0]
+            yield first + np.flatnonzero(keys > VACATED)
 
     def keys_of(self, rows: Array) -> Array:
         """Returns the keys of ``rows``."""
@@ -116,11 +132,15 @@ class ShardKeys(ShardRows):
     def remove_keys(self, rows: Array, keys: Array, bounds: Array, period: int) -> None:
         """Removes ``keys`` from ``rows``, unless the row has another key, and begins ``period``.
 
-        ``bounds``: where the buckets with these rows begin and where the last one ends. Idempotent.
-        Arguments must be checked.
+        ``bounds``: where the buckets with these rows begin and where the last one ends. Idempotent,
+        even if the repeated call comes late: a key that was trained on in ``period`` has its row
+        anew and keeps it, and nothing is removed once a later period has begun. Arguments must be
+        checked.
         """
         with self._lock:
-            going = rows[self.slab[rows - self.row_start, 0] == keys]
+            is_going = self.slab[rows - self.row_start, 0] == keys
+            is_going &= self.uses.unused_since(rows - self.row_start, period)
+            going = rows[is_going]
             if len(going):
                 self._set_keys(going, VACATED)
                 unpassed = np.empty(self.row_stop - self.row_start, np.int64)

@@ -6,6 +6,7 @@ began, so that servers that have gone back to a checkpoint meanwhile refuse what
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -23,6 +24,8 @@ I64 = NDArray[np.int64]
 Ask = Callable[[Mapping[int, Message]], Answers]
 
 _KEY_BYTES = 16  # of a row number and a key
+# The numbers of resets rise in the program, the only process of a session that evicts.
+_RESETS = itertools.count()
 
 
 class ServerSteps:
@@ -66,7 +69,8 @@ class ServerSteps:
         for index, shard in enumerate(table.shards):
             for start in range(ends[index], ends[index + 1], at_once):
                 some = rows[start : min(start + at_once, ends[index + 1])]
-                self._send(shard.ps, "reset_rows", [table.id, index, len(some)], [some])
+                item = [table.id, index, len(some), next(_RESETS)]
+                self._send(shard.ps, "reset_rows", item, [some])
 
     def remove_keys(
         self,

@@ -50,6 +50,12 @@ def test_ties_are_given_up_in_proportion() -> None:
     assert [share.ties for share in shares] == [24, 5, 50, 0]
 
 
+def test_shares_of_billions_of_keys_are_exact() -> None:
+    counts = [ids(0, 2_000_000_000), ids(0, 2_000_000_001)]
+    shares = shares_of(counts, 1_000_000_000)
+    assert [share.ties for share in shares] == [1_500_000_000, 1_500_000_001]
+
+
 class Recorded:
     """The steps of an eviction of the keys 7 and 8, noted; ``broken`` names one that fails."""
 

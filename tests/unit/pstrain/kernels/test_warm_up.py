@@ -11,14 +11,17 @@ import numpy as np
 import pyarrow as pa
 from numba.core.dispatcher import Dispatcher
 
-from pstrain import kernels
+from pstrain import initializers, kernels
 from pstrain.compiling import balanced_groups
 from pstrain.features.schema import Category, FeatureSchema
 from pstrain.gradients.tape import GradientTape
+from pstrain.kernels.keys import NO_KEY
 from pstrain.metrics import AUC, Accuracy, LogLoss
 from pstrain.models import WideDeep
 from pstrain.optimizers import Adagrad
+from pstrain.paramserver.shard import Shard
 from pstrain.variables.scope import local_parameters
+from tests.unit.pstrain.paramserver.shard_cases import ids, make_spec
 
 
 def _compiled() -> dict[str, list[Any]]:
@@ -75,4 +78,25 @@ def test_step_after_warm_up_compiles_nothing() -> None:
             labels = batch.column("label").to_numpy()
             metric.update_state(labels, probabilities)
             metric.update_state(labels, probabilities, np.ones(len(labels)))
+    assert _compiled() == before
+
+
+def test_eviction_after_warm_up_compiles_nothing() -> None:
+    for name in kernels.modules():
+        kernels.warm_up(name)
+    before = _compiled()
+    uniform, normal = initializers.uniform(), initializers.normal()
+    no_keys = initializers.constant(NO_KEY)
+    for received in (False, True):
+        rows, keys, bounds = ids(1), ids(5), ids(1, 9)
+        for array in (rows, keys, bounds):
+            array.flags.writeable = not received
+        for initializer in (uniform, normal):
+            Shard(make_spec(9, initializer=initializer), 0).reset_rows(rows)
+        mapping = Shard(make_spec(9, 1, dtype="int64", shape=(9,), initializer=no_keys), 0)
+        mapping.slab[1] = 5
+        mapping.count_idle(0, 9)
+        mapping.idle_rows(0, 9, 0, 1)
+        mapping.remove_keys(rows, keys, bounds, 1)
+        assert mapping.count_keys() == 0
     assert _compiled() == before

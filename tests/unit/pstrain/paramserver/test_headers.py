@@ -86,7 +86,7 @@ WELL_FORMED: list[tuple[dict[str, Any], list[Any]]] = [
     ({"kind": "count_keys", "shards": [[3, 0]]}, []),
     ({"kind": "count_idle", "items": [[3, 0, 1, 8]]}, []),
     ({"kind": "idle_keys", "items": [[3, 0, 1, 8, 0, 1]]}, []),
-    ({"kind": "reset_rows", "items": [[1, 0, 2]]}, [IDS]),
+    ({"kind": "reset_rows", "items": [[1, 0, 2, 0]]}, [IDS]),
     ({"kind": "remove_keys", "items": [[3, 0, 2, 2, 1]]}, [IDS, IDS, np.array([1, 8])]),
     ({"kind": "check", "changes": [PUSH, ASSIGN]}, CHANGED),
     ({**PART, "kind": "prepare", "changes": [PUSH, ASSIGN]}, CHANGED),

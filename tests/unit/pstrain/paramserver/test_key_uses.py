@@ -36,3 +36,17 @@ def test_forgotten_uses_count_as_present() -> None:
     uses.begin(2)
     uses.note(ids(1))
     assert uses.idle(ids(0, 1)).tolist() == [1, 0]
+
+
+def test_rows_are_unused_since_periods_after_their_last_use() -> None:
+    uses, rows = KeyUses(3), ids(0, 1)
+    assert uses.unused_since(rows, 0).tolist() == [False, False]
+    assert uses.unused_since(rows, 1).tolist() == [True, True]
+    uses.begin(1)
+    uses.note(ids(1))
+    assert uses.unused_since(rows, 1).tolist() == [True, False]
+    assert uses.unused_since(rows, 2).tolist() == [True, True]
+    uses.begin(2)
+    assert uses.unused_since(rows, 1).tolist() == [False, False]
+    uses.forget()
+    assert uses.unused_since(rows, 2).tolist() == [False, False]

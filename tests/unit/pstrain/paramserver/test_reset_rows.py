@@ -57,7 +57,7 @@ def test_rows_whose_first_slots_are_unknown_are_not_reset() -> None:
     shard = store.create(spec, 0)
     shard.restore(0, [ones(10), ones(10)], "adagrad")
     before = shard.slab.copy()
-    header = {"kind": "reset_rows", "items": [[spec.id, 0, 2]]}
+    header = {"kind": "reset_rows", "items": [[spec.id, 0, 2, 0]]}
     with pytest.raises(FailedPreconditionError, match="train for a step first"):
         ask(store, header, ids(3, 4))
     with pytest.raises(InvalidArgumentError, match="id 10 is outside"):
@@ -66,3 +66,21 @@ def test_rows_whose_first_slots_are_unknown_are_not_reset() -> None:
     shard.update(ADAGRAD, ids(1), ones(1))
     ask(store, header, ids(3, 4))
     assert (shard.slab[3] != before[3]).any()
+
+
+def test_repeated_reset_keeps_what_was_trained_since() -> None:
+    store = Store()
+    spec = make_spec(10)
+    shard = store.create(spec, 0)
+    initial = shard.slab.copy()
+    resets = [{"kind": "reset_rows", "items": [[spec.id, 0, 1, number]]} for number in (6, 7, 8)]
+    for header in resets[:2]:
+        shard.slab[...] = 7
+        ask(store, header, ids(3))
+        np.testing.assert_array_equal(shard.slab[3], initial[3])
+    shard.slab[...] = 7
+    for header in resets[:2]:
+        ask(store, header, ids(3))
+    assert (shard.slab == 7).all()
+    ask(store, resets[2], ids(3))
+    np.testing.assert_array_equal(shard.slab[3], initial[3])

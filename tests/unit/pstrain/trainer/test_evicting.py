@@ -101,3 +101,37 @@ def test_eviction_is_the_same_in_small_messages(chunk_bytes: int) -> None:
     np.testing.assert_array_equal(servers.values(servers.table), expected)
     assert {header["session"] for header in servers.sent} == {"session"}
     assert (len(servers.sent) < 20) == (chunk_bytes > 700)
+
+
+@pytest.mark.parametrize("evictions", [1, 2])
+def test_messages_that_arrive_again_change_no_key_that_came_back_and_no_row_of_it(
+    evictions: int,
+) -> None:
+    servers = Servers()
+    changes: list[dict[int, Any]] = []
+    servers.claim(range(KEYS))
+
+    def ask(messages: Mapping[int, Any]) -> dict[int, Answer]:
+        changes.extend(
+            {ps: message}
+            for ps, message in messages.items()
+            if message[0]["kind"] in ("reset_rows", "remove_keys")
+        )
+        return servers.ask(messages)
+
+    steps = ServerSteps(ask, "session", 700)
+    tables = (Table(servers.table, np.array([5])),)
+    everything = Eviction(servers.keys, servers.fields, (0,), tables)
+    assert evict(everything, steps) == KEYS
+    late = changes[:]
+    rows = servers.claim(range(KEYS))
+    for _ in range(1, evictions):
+        evict(everything._replace(keep=(None,)), steps)
+    for store in servers.stores:
+        for shard in store.shards():
+            if shard.spec.id == 4:
+                shard.slab[...] = 7
+    for message in late:
+        servers.ask(message)
+    assert (servers.values(servers.table) == 7).all()
+    np.testing.assert_array_equal(servers.values(servers.keys)[rows, 0], np.arange(KEYS))
