@@ -29,10 +29,10 @@ from bench.peers import children
 from dataservice.runtime.allocator import keep_freed_memory
 from dataservice.runtime.exchange import ServerChannel
 from dataservice.runtime.flight import FlightClient, FlightServer
-from dataservice.runtime.identity import new_id
 from dataservice.runtime.process import ChildProcess, announce_ready, exit_with_parent, spawn_module
 from pstrain import initializers
 from pstrain.config import ParameterConfig
+from pstrain.session_ids import new_session
 from pstrain.trainer.client import RemoteParameters
 from pstrain.vocabulary import Fetch, OptimizerSpec, ShardSpec, Update, VariableSpec
 
@@ -108,7 +108,7 @@ def measure_exchange(address: str, way: str, rows: int, seconds: float) -> dict[
     random = np.random.default_rng(0)
     ids = [random.permutation(spec.rows)[:rows] for _ in range(4)]
     gradient = np.full((rows, WIDTH), 1e-3, np.float32)
-    with _connected(address, new_id("bench"), way) as parameters:
+    with _connected(address, new_session(), way) as parameters:
         parameters.create(spec)
 
         def step(number: int) -> None:
@@ -164,7 +164,7 @@ def measure_table(rows: int) -> dict[str, Any]:
         address = str(child.wait_ready(_READY_S)["address"])
         process = psutil.Process(child.pid)
         empty = process.memory_info().rss
-        with _connected(address, new_id("bench"), "shared memory") as parameters:
+        with _connected(address, new_session(), "shared memory") as parameters:
             with _Watch(process, parameters) as watch:
                 began = time.perf_counter()
                 parameters.create(spec)

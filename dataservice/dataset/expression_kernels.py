@@ -148,7 +148,7 @@ def _comparable(value: Datum, other: Datum) -> Datum:
         kinds = [other.type, pa.float64()]
     fitting = (kind for kind in kinds if _holds_exactly(kind, value.as_py()))
     kind = next(fitting, None)
-    return value if kind is None else pa.scalar(value.as_py(), kind)
+    return value if kind is None else value.cast(kind)
 
 
 def _true_divide(left: Datum, right: Datum) -> Datum:
