@@ -141,14 +141,22 @@ def _comparable(value: Datum, other: Datum) -> Datum:
     By itself, Arrow compares with uint64 as int64, and with float32 as float32.
     """
     is_constant = isinstance(value, pa.Scalar) and isinstance(other, pa.Array)
-    if not (is_constant and pa.types.is_integer(value.type)):
+    if not (is_constant and pa.types.is_integer(value.type)) or value.type.equals(other.type):
         return value
     kinds = [other.type] if pa.types.is_integer(other.type) else []
     if pa.types.is_floating(other.type):
         kinds = [other.type, pa.float64()]
-    fitting = (kind for kind in kinds if _holds_exactly(kind, value.as_py()))
-    kind = next(fitting, None)
-    return value if kind is None else value.cast(kind)
+    fitting = (_cast_exactly(value, kind) for kind in kinds)
+    return next((each for each in fitting if each is not None), value)
+
+
+def _cast_exactly(constant: pa.Scalar, kind: pa.DataType) -> pa.Scalar | None:
+    """Returns the constant as ``kind``, or None if no value of that type equals it."""
+    try:
+        cast = constant.cast(kind)
+    except pa.ArrowException:
+        return None
+    return cast if cast.as_py() == constant.as_py() else None
 
 
 def _true_divide(left: Datum, right: Datum) -> Datum:
