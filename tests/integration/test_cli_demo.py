@@ -111,7 +111,9 @@ def test_interrupted_demo_ends_every_process(tmp_path: pathlib.Path) -> None:
             out, err = demo.communicate(timeout=120)
         finally:
             demo.kill()
-    assert demo.returncode == 130, err
+    # CPython ends by the signal itself, which shells show as 130, if the interrupt met a string of
+    # code that was being run, such as the methods of a dataclass.
+    assert demo.returncode in (130, -signal.SIGINT), err
     assert err.strip().splitlines()[-1] == "interrupted"
     assert not out
     gone, alive = psutil.wait_procs(children, timeout=60)
