@@ -127,8 +127,13 @@ class Membership:
             self._parameters.change_session(new_session(known, _KIND))
         elif self._begun == self._parameters.session:
             self._parameters.change_session(renewed(self._begun))
-        while not self._begin_on(statuses):
-            statuses = self._statuses()
+        if not self._begin_on(statuses):
+            wait_for(
+                "the parameter servers to stay up while the session begins; their logs say why "
+                "they were restarted",
+                self._timeout_s,
+                lambda: self._begin_on(self._statuses()),
+            )
         self._begun = self._parameters.session
         for spec in (self._stages, self._done):
             self._parameters.create(spec)

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from pstrain.config import ParameterConfig
-from pstrain.errors import AbortedError, UnavailableError
+from pstrain.errors import AbortedError, DeadlineExceededError, UnavailableError
 from pstrain.paramserver.server import Sessions
 from pstrain.session_ids import is_older, new_session
 from pstrain.trainer.client import RemoteParameters
@@ -62,9 +62,9 @@ class Parameters:
     def create(self, _spec: Any) -> None: ...
 
 
-def chief(servers: Servers) -> tuple[Membership, Parameters]:
+def chief(servers: Servers, start_timeout_s: float = 5.0) -> tuple[Membership, Parameters]:
     parameters = Parameters(servers)
-    config = ParameterConfig(start_timeout_s=5.0)
+    config = ParameterConfig(start_timeout_s=start_timeout_s)
     real = cast("RemoteParameters", parameters)
     return Membership(real, is_chief=True, workers=2, config=config), parameters
 
@@ -99,6 +99,15 @@ def test_chief_renews_its_session_on_servers_that_restart_meanwhile() -> None:
         assert member.is_intact()
         seen.append(parameters.session)
     assert all(is_older(one, other) for one, other in itertools.pairwise([*seen, later]))
+
+
+def test_chief_gives_up_on_server_that_restarts_whenever_session_begins() -> None:
+    servers = Servers(1)
+    member, parameters = chief(servers, start_timeout_s=0.1)
+    member.enter()
+    parameters.events = [functools.partial(servers.restart, 0)] * 10_000
+    with pytest.raises(DeadlineExceededError, match="stay up while the session begins"):
+        member.enter()
 
 
 def test_new_chief_is_newer_than_servers_that_were_silent_at_first() -> None:
