@@ -16,7 +16,6 @@ from itertools import islice
 from pstrain.consistency import Ssp, Sync
 from pstrain.coordinator import events as ev
 from pstrain.coordinator import exhausted, rounds
-from pstrain.coordinator.decide import Decision
 from pstrain.coordinator.state import CoordinatorState
 
 
@@ -24,26 +23,26 @@ def _as_slots(closure: int) -> int:  # noqa: ARG001
     return 0
 
 
-def assign(state: CoordinatorState, ahead: Callable[[int], int] = _as_slots) -> Decision:
+def assign(state: CoordinatorState, ahead: Callable[[int], int] = _as_slots) -> ev.Events:
     """Starts waiting closures in queue order.
 
     ``ahead``: how many closures a trainer may hold, this one included; 0: only as it has slots.
     """
     if not (state.waiting or state.bound_waiting):
-        return Decision()
+        return ()
     if state.holds and (not isinstance(state.consistency, Sync) or state.is_quiet):
-        return Decision()  # a round that has begun needs its other closures to end
+        return ()  # a round that has begun needs its other closures to end
     if state.exhausted_on and exhausted.spent(state):
-        return Decision()
+        return ()
     match state.consistency:
         case Sync() as rule:
-            return Decision(_starts(state, rounds.next_trainers(state, rule)))
+            return _starts(state, rounds.next_trainers(state, rule))
         case Ssp() as rule:
-            return Decision(_starts(state, _near_the_slowest(state, rule)))
+            return _starts(state, _near_the_slowest(state, rule))
     started = _starts(state, state.free)
     more = _ahead(state, started, ahead) if len(started) == len(state.free) else ()
     bound = _bound_ahead(state, started, ahead) if state.bound_waiting else ()
-    return Decision((*started, *more, *bound))
+    return (*started, *more, *bound)
 
 
 def _starts(state: CoordinatorState, trainers: Iterable[int]) -> tuple[ev.ClosureStarted, ...]:

@@ -39,7 +39,7 @@ class Barrier:
         core = self._core
         is_outermost = not self.is_held_here()
         with core.changed:
-            core.apply(decide.hold(core.state))
+            core.apply(decide.hold())
         try:
             with core.changed:
                 deadline_s = time.monotonic() + timeout_s
@@ -75,7 +75,7 @@ class Barrier:
                 "closures that a lost trainer has made in part to run again, to save",
             )
         finally:
-            core.apply(decide.hold(core.state))
+            core.apply(decide.hold())
         core.make_progress()
         self._wait_settled(deadline_s, "closures to end, to save")
 

@@ -88,16 +88,16 @@ class Core:
     def make_progress(self) -> None:
         """Decides the round if complete, ends spent closures, starts those that can start."""
         if self.in_rounds:
-            self.apply(decide.Decision(rounds.decide_round(self.state)))
+            self.apply(rounds.decide_round(self.state))
         if self.state.exhausted_on:
-            self.apply(decide.Decision(tuple(exhausted.end_spent(self.state))))
+            self.apply(exhausted.end_spent(self.state))
         self.apply(assigning.assign(self.state, self._ahead))
         self.stats.note_work(self.state.trainers)
 
     def seal(self, below: int) -> None:
         """Has the rounds of closures below ``below`` wait for none that are not scheduled yet."""
         if self.in_rounds and (sealed := rounds.seal(self.state, below)):
-            self.apply(decide.Decision(sealed))
+            self.apply(sealed)
             self.make_progress()
 
     def settle(self, trainer: int, closures: list[int]) -> None:
@@ -115,10 +115,10 @@ class Core:
         known = self.closures.get(closure)
         return f"closure {closure}" if known is None else known.label
 
-    def apply(self, decision: decide.Decision) -> None:
+    def apply(self, events: ev.Events) -> None:
         """Applies the events of a decision in order, with their effects."""
         ends_a_wait = False
-        for event in decision.events:
+        for event in events:
             ends_a_wait = ends_a_wait or type(event) not in _ENDS_NO_WAIT
             self.stats.note_event(event)
             self.state.apply(event)

@@ -13,7 +13,7 @@ them is committed or because they ended before a restore; these still run.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -43,15 +43,6 @@ class DecidedClosure(NamedTuple):
 
 
 NOTHING_DECIDED: Mapping[int, DecidedClosure] = MappingProxyType({})
-NOTHING_BOUND: Mapping[int, int] = MappingProxyType({})
-NO_PARTS: Mapping[int, int] = MappingProxyType({})
-NO_PRIORITIES: Mapping[int, int] = MappingProxyType({})
-
-
-class Decision(NamedTuple):
-    """Events to apply, in order."""
-
-    events: tuple[ev.Event, ...] = ()
 
 
 def schedule(
@@ -61,7 +52,7 @@ def schedule(
     inputs: tuple[int, ...] = (),
     immediate_end: ev.ClosureFailed | ev.ClosureCancelled | None = None,
     priority: int = 0,
-) -> Decision:
+) -> ev.Events:
     """Queues a closure, or cancels it at once if errors wait to be raised.
 
     ``inputs``: closures whose values it needs and that have not ended. ``immediate_end``: how it
@@ -69,14 +60,14 @@ def schedule(
     """
     queued = ev.ClosureQueued(closure=closure, trainer=trainer)
     if state.failed:
-        return Decision((queued, ev.ClosureCancelled(closure=closure)))
+        return (queued, ev.ClosureCancelled(closure=closure))
     if isinstance(immediate_end, ev.ClosureFailed):
-        return Decision((queued, immediate_end, *cancellations_of_others(state)))
+        return (queued, immediate_end, *cancellations_of_others(state))
     if immediate_end is not None:
-        return Decision((queued, immediate_end))
+        return (queued, immediate_end)
     if not inputs and not priority:
-        return Decision((queued,))
-    return Decision((*_requirements(closure, inputs, priority), queued))
+        return (queued,)
+    return (*_requirements(closure, inputs, priority), queued)
 
 
 def _requirements(closure: int, inputs: tuple[int, ...], priority: int) -> Iterator[ev.Event]:
@@ -94,25 +85,25 @@ def is_current(state: CoordinatorState, closure: int, trainer: int, attempt: int
     return not state.trainers[trainer].is_silenced
 
 
-def finish(state: CoordinatorState, closure: int, trainer: int, attempt: int) -> Decision:
+def finish(state: CoordinatorState, closure: int, trainer: int, attempt: int) -> ev.Events:
     if not is_current(state, closure, trainer, attempt):
-        return Decision()
-    return Decision((ev.ClosureFinished(closure=closure),))
+        return ()
+    return (ev.ClosureFinished(closure=closure),)
 
 
-def fail(state: CoordinatorState, closure: int, trainer: int, attempt: int) -> Decision:
+def fail(state: CoordinatorState, closure: int, trainer: int, attempt: int) -> ev.Events:
     """Ends a closure by its own error, which cancels those that wait.
 
     A closure that was to be cancelled has ended as its program wants it: it cancels no others.
     """
     if not is_current(state, closure, trainer, attempt):
-        return Decision()
+        return ()
     if closure in state.cancelling:
-        return Decision(tuple(cancellations(state, [closure])))
-    return Decision(tuple(failures(state, [closure])))
+        return tuple(cancellations(state, [closure]))
+    return tuple(failures(state, [closure]))
 
 
-def meet_end(state: CoordinatorState, closure: int, trainer: int, attempt: int) -> Decision:
+def meet_end(state: CoordinatorState, closure: int, trainer: int, attempt: int) -> ev.Events:
     """Queues a closure again whose run only met the end of its trainer's data.
 
     Another trainer may have data left. No events if that is the closure's end, because it is bound
@@ -120,31 +111,31 @@ def meet_end(state: CoordinatorState, closure: int, trainer: int, attempt: int) 
     """
     is_over = bool(state.failed) and not has_counted(state, closure)
     if is_over or closure in state.bound or closure in state.cancelling:
-        return Decision()
+        return ()
     if not is_current(state, closure, trainer, attempt):
-        return Decision()
-    return Decision((ev.EndMet(closure=closure, trainer=trainer),))
+        return ()
+    return (ev.EndMet(closure=closure, trainer=trainer),)
 
 
 def prepare(
     state: CoordinatorState, closure: int, trainer: int, attempt: int, *, has_changes: bool = True
-) -> Decision:
+) -> ev.Events:
     """Notes that a closure has run and its changes wait at the servers for its round."""
     if not is_current(state, closure, trainer, attempt):
-        return Decision()
-    return Decision((ev.ClosurePrepared(closure=closure, has_changes=has_changes),))
+        return ()
+    return (ev.ClosurePrepared(closure=closure, has_changes=has_changes),)
 
 
-def join_trainer(state: CoordinatorState, trainer: int, slots: int) -> Decision:
-    lost = lose_trainer(state, trainer, attempts_max=None).events
-    return Decision((*lost, ev.TrainerJoined(trainer=trainer, slots=slots)))
+def join_trainer(state: CoordinatorState, trainer: int, slots: int) -> ev.Events:
+    lost = lose_trainer(state, trainer, attempts_max=None)
+    return (*lost, ev.TrainerJoined(trainer=trainer, slots=slots))
 
 
-def silence_trainer(state: CoordinatorState, trainer: int) -> Decision:
+def silence_trainer(state: CoordinatorState, trainer: int) -> ev.Events:
     """Takes a trainer for lost: it gets no more closures and is not listened to."""
     if trainer not in state.trainers or state.trainers[trainer].is_silenced:
-        return Decision()
-    return Decision((ev.TrainerSilenced(trainer=trainer),))
+        return ()
+    return (ev.TrainerSilenced(trainer=trainer),)
 
 
 def lose_trainer(
@@ -153,15 +144,15 @@ def lose_trainer(
     decided: Mapping[int, DecidedClosure] = NOTHING_DECIDED,
     *,
     attempts_max: int | None,
-) -> Decision:
+) -> ev.Events:
     """Queues a lost trainer's closures again, in their old order; those out of attempts fail.
 
     ``decided``: what parameter servers have decided of the closures; one whose end was decided has
     ended. A closure of which nothing was decided does not run again if it was to be cancelled.
     """
     if trainer not in state.trainers:
-        return Decision()
-    facts: list[ev.Event] = list(silence_trainer(state, trainer).events)
+        return ()
+    facts: list[ev.Event] = list(silence_trainer(state, trainer))
     outcome = _LossOutcome([], [], [], [])
     for closure, run in _held_by(state, trainer):
         outcome.add(state, closure, run, decided.get(closure), attempts_max)
@@ -183,7 +174,7 @@ def lose_trainer(
             else ev.ClosureReturned(closure=closure, parts=parts)
         )
     facts.append(ev.TrainerLost(trainer=trainer))
-    return Decision(tuple(facts))
+    return tuple(facts)
 
 
 class _LossOutcome(NamedTuple):
@@ -213,100 +204,111 @@ class _LossOutcome(NamedTuple):
             self.rest.append(closure)
 
 
-def fail_bound_to(state: CoordinatorState, trainer: int) -> Decision:
+def fail_bound_to(state: CoordinatorState, trainer: int) -> ev.Events:
     """Fails the first closure that is bound to a trainer which stays away."""
     if trainer not in state.bound_waiting:
-        return Decision()
+        return ()
     first = state.bound_waiting[trainer].first
-    return Decision(tuple(failures(state, [first])))
+    return tuple(failures(state, [first]))
 
 
-def cancel(state: CoordinatorState, closure: int, reason: ev.Reason) -> Decision:
+def cancel(state: CoordinatorState, closure: int, reason: ev.Reason) -> ev.Events:
     """Ends a closure that waits, or asks the trainer of a running one, which has the last word.
 
     No events if a part of the closure is decided or it is prepared for its round: it goes on.
     """
     if closure not in state.attempts or closure in state.parts:
-        return Decision()
+        return ()
     if closure in state.running:
         known = closure in state.cancelling
-        return Decision(() if known else (ev.CancelAsked(closure=closure, reason=reason),))
+        return () if known else (ev.CancelAsked(closure=closure, reason=reason),)
     if closure in state.round.prepared or closure in state.round.decided:
-        return Decision()
-    return Decision(tuple(cancellations(state, [closure], reason)))
+        return ()
+    return tuple(cancellations(state, [closure], reason))
 
 
 def answer_cancel(
     state: CoordinatorState, closure: int, trainer: int, attempt: int, *, is_granted: bool
-) -> Decision:
+) -> ev.Events:
     """Notes a trainer's answer to a request to cancel; granted: it commits nothing of the run."""
     run = state.running.get(closure) or state.round.prepared.get(closure)
     if run is None or (run.trainer, run.attempt) != (trainer, attempt):
-        return Decision()
+        return ()
     if closure not in state.cancelling or state.trainers[trainer].is_silenced:
-        return Decision()
+        return ()
     kind = ev.CancelGranted if is_granted else ev.CancelRefused
-    return Decision((kind(closure=closure),))
+    return (kind(closure=closure),)
 
 
-def cancel_all(state: CoordinatorState) -> Decision:
+def cancel_all(state: CoordinatorState) -> ev.Events:
     """Ends every closure, as when no trainer can be reached or the coordinator closes."""
     begun = [*state.running, *state.round.prepared, *state.round.decided]
-    return Decision(
-        (*cancellations_of_all(state), *(ev.ClosureCancelled(closure=closure) for closure in begun))
-    )
+    cancelled = (ev.ClosureCancelled(closure=closure) for closure in begun)
+    return (*cancellations_of_all(state), *cancelled)
 
 
-def hold(state: CoordinatorState) -> Decision:  # noqa: ARG001
+def hold() -> ev.Events:
     """Holds scheduling: running closures may end, none starts."""
-    return Decision((ev.SchedulingHeld(),))
+    return (ev.SchedulingHeld(),)
 
 
-def resume(state: CoordinatorState) -> Decision:
+def resume(state: CoordinatorState) -> ev.Events:
     """Undoes one :func:`hold`; closures start again once all are undone."""
-    return Decision((ev.SchedulingResumed(),) if state.holds else ())
+    return (ev.SchedulingResumed(),) if state.holds else ()
+
+
+class EndedClosure(NamedTuple):
+    """A closure that had ended. ``round``: the number of its round, if it was part of one."""
+
+    closure: int
+    round: int | None = None
+    trainer: int | None = None
+    priority: int = 0
 
 
 def reopen(
-    state: CoordinatorState,
-    closures: Mapping[int, int | None],
-    bound: Mapping[int, int] = NOTHING_BOUND,
-    parts: Mapping[int, int] = NO_PARTS,
-    priorities: Mapping[int, int] = NO_PRIORITIES,
-) -> Decision:
-    """Queues ``closures`` that had ended again, before all others, in their old order and rounds.
+    state: CoordinatorState, ended: Iterable[EndedClosure], parts: Mapping[int, int]
+) -> ev.Events:
+    """Queues ``ended`` closures again, before all others, in their old order and rounds.
 
-    ``closures``: their old rounds; these come first in the order, because with trainers to spare a
-    late closure ended in a later round than some closures after it. ``bound``: the trainers of
-    those that only one may run. ``parts``: how many parts of closures the checkpoint contains.
+    Rounds come first in the order, because with trainers to spare a late closure ended in a later
+    round than some closures after it. ``parts``: by closure, how many the checkpoint contains.
     """
-    ended = closures.keys() - state.attempts.keys()
-    again = sorted(ended, key=lambda c: (closures[c] or 0, c), reverse=True)
-    reopened = (
-        ev.ClosureReopened(closure=c, round=closures[c], trainer=bound.get(c)) for c in again
+    again = sorted(
+        (each for each in ended if each.closure not in state.attempts),
+        key=lambda each: (each.round or 0, each.closure),
+        reverse=True,
     )
-    ranked = (ev.PriorityGiven(closure=c, priority=priorities[c]) for c in again if c in priorities)
+    ranked = (
+        ev.PriorityGiven(closure=each.closure, priority=each.priority)
+        for each in again
+        if each.priority
+    )
+    reopened = (
+        ev.ClosureReopened(closure=each.closure, round=each.round, trainer=each.trainer)
+        for each in again
+    )
     restored = ev.PartsRestored(parts=tuple(sorted(parts.items())))
-    return Decision((*rounds.undo_round(state), *ranked, *reopened, restored))
+    return (*rounds.undo_round(state), *ranked, *reopened, restored)
 
 
-def give_up(state: CoordinatorState) -> Decision:
+def give_up(state: CoordinatorState) -> ev.Events:
     """Ends every closure; none starts before the program was told why."""
-    return Decision((*cancel_all(state).events, ev.WorkGivenUp()))
+    return (*cancel_all(state), ev.WorkGivenUp())
 
 
-def await_trainers(state: CoordinatorState) -> Decision:
+def await_trainers(state: CoordinatorState) -> ev.Events:
     """Has the next round wait for the present trainers, which are about to be disconnected."""
     if not isinstance(state.consistency, Sync) or not state.trainers:
-        return Decision()
-    return Decision((ev.TrainersAwaited(trainers=tuple(sorted(state.trainers))),))
+        return ()
+    return (ev.TrainersAwaited(trainers=tuple(sorted(state.trainers))),)
 
 
-def report_errors(state: CoordinatorState) -> Decision:
+def report_errors(state: CoordinatorState) -> ev.Events:
     """Notes that errors were raised; no events while closures are still in flight."""
     if not state.failed or not state.is_quiet:
-        return Decision()
-    return Decision((ev.ErrorsReported(),))
+        return ()
+    return (ev.ErrorsReported(),)
 
 
 def _held_by(state: CoordinatorState, trainer: int) -> list[tuple[int, Run]]:

@@ -286,3 +286,4 @@ Event = (
     | SchedulingResumed
     | ErrorsReported
 )
+Events = tuple[Event, ...]

@@ -9,7 +9,7 @@ runs has ended, because a trainer may still be lost; then the waiting closures e
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from pstrain.coordinator import events as ev
 from pstrain.coordinator.propagation import failures
@@ -22,15 +22,14 @@ def spent(state: CoordinatorState) -> list[int]:
     return [c for c, met in state.exhausted_on.items() if met >= live and c in state.waiting]
 
 
-def end_spent(state: CoordinatorState) -> Iterator[ev.Event]:
+def end_spent(state: CoordinatorState) -> ev.Events:
     """Fails spent closures once nothing runs; one whose value the program has ends as before."""
     if not state.exhausted_on or not state.is_settled or state.holds:
-        return
+        return ()
     closures = spent(state)
-    yield from (ev.ClosureFinished(closure=c) for c in closures if c in state.reported)
+    known = (ev.ClosureFinished(closure=c) for c in closures if c in state.reported)
     own = [c for c in closures if c not in state.reported]
-    if own:
-        yield from failures(state, own)
+    return (*known, *(failures(state, own) if own else ()))
 
 
 def first_for(state: CoordinatorState, queue: Iterable[int], trainer: int) -> int | None:

@@ -56,7 +56,7 @@ class Rollback:
         core = self._core
         with core.changed:
             core.rolling_back = True
-            core.apply(decide.hold(core.state))
+            core.apply(decide.hold())
             core.apply(decide.await_trainers(core.state))
             core.changed.notify_all()
 
@@ -73,7 +73,7 @@ class Rollback:
         """Undoes the round that was being applied; its closures wait again."""
         core = self._core
         with core.changed:
-            core.apply(decide.Decision(rounds.undo_round(core.state)))
+            core.apply(rounds.undo_round(core.state))
             core.changed.notify_all()
 
     def requeue(self, parts: Mapping[int, int]) -> int:
@@ -93,10 +93,10 @@ class Rollback:
             again = {closure.id: closure for closure in kept.values()}
             core.closures = OrderedDict(sorted({**again, **core.closures}.items()))
             self._rerunning |= again.keys()
-            bound = {c.id: c.trainer for c in again.values() if c.trainer is not None}
-            were_in = {c.id: c.round for c in again.values()}
-            priorities = {c.id: c.priority for c in again.values() if c.priority}
-            core.apply(decide.reopen(core.state, were_in, bound, parts, priorities))
+            ended = [
+                decide.EndedClosure(c.id, c.round, c.trainer, c.priority) for c in again.values()
+            ]
+            core.apply(decide.reopen(core.state, ended, parts))
             return len(again)
 
     def give_up(self, error: Exception) -> int:

@@ -68,7 +68,7 @@ def _leading(state: CoordinatorState, belongs: Callable[[int], bool]) -> int:
     return sum(1 for _ in itertools.takewhile(belongs, first))
 
 
-def seal(state: CoordinatorState, below: int) -> tuple[ev.Event, ...]:
+def seal(state: CoordinatorState, below: int) -> ev.Events:
     """Seals the rounds of closures below ``below``, for which the program waits.
 
     If there are no spare trainers, a round that the program left short ends with what is scheduled
@@ -88,7 +88,7 @@ def _has_spare(state: CoordinatorState) -> bool:
     return not isinstance(rule, Sync) or rule.backup_workers > 0
 
 
-def decide_round(state: CoordinatorState) -> tuple[ev.Event, ...]:
+def decide_round(state: CoordinatorState) -> ev.Events:
     """Decides the round once enough closures are prepared; late ones are dropped, to run again.
 
     Closures that changed nothing, as at the end of a trainer's data, are part of the round, but do
@@ -134,7 +134,7 @@ def _waits(state: CoordinatorState) -> bool:
     )
 
 
-def undo_round(state: CoordinatorState) -> tuple[ev.Event, ...]:
+def undo_round(state: CoordinatorState) -> ev.Events:
     """Undoes the round that is being applied, if any; its closures wait again."""
     return (ev.RoundUndone(),) if state.round.decided else ()
 
@@ -155,15 +155,13 @@ def _is_over(state: CoordinatorState, full: int) -> bool:
     return min(this.prepared) < this.sealed_below or state.holds > 0
 
 
-def end_round(state: CoordinatorState) -> tuple[ev.Event, ...]:
+def end_round(state: CoordinatorState) -> ev.Events:
     """Finishes the closures of the decided round, which all servers have applied."""
     ended = (ev.ClosureFinished(closure=closure) for closure in sorted(state.round.decided))
     return (*ended, ev.RoundApplied()) if state.round.decided else ()
 
 
-def end_drop(
-    state: CoordinatorState, closure: int, trainer: int, attempt: int
-) -> tuple[ev.Event, ...]:
+def end_drop(state: CoordinatorState, closure: int, trainer: int, attempt: int) -> ev.Events:
     """Notes that a trainer has given back the elements of a late run."""
     known = state.trainers.get(trainer)
     if known is None or known.is_silenced or known.dropping.get(closure) != attempt:
@@ -171,7 +169,7 @@ def end_drop(
     return (ev.DropEnded(trainer=trainer, closure=closure, attempt=attempt),)
 
 
-def give_up_absent(state: CoordinatorState) -> tuple[ev.Event, ...]:
+def give_up_absent(state: CoordinatorState) -> ev.Events:
     """Lets rounds begin without the trainers that have not joined."""
     return (ev.AbsentGivenUp(),) if state.round.absent else ()
 

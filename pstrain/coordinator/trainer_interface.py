@@ -108,7 +108,7 @@ class TrainerInterface:
         """Takes in how a run ended; True if its trainer has to be told that the end arrived."""
         core, run = self._core, (end.closure, trainer, end.attempt)
         if end.was_dropped:
-            core.apply(decide.Decision(rounds.end_drop(core.state, *run)))
+            core.apply(rounds.end_drop(core.state, *run))
             return False
         if not decide.is_current(core.state, *run):
             return False
@@ -119,11 +119,11 @@ class TrainerInterface:
             has_changes = bool(end.part.servers)
             core.apply(decide.prepare(core.state, *run, has_changes=has_changes))
             return False
-        if end.met_end and (decision := decide.meet_end(core.state, *run)).events:
+        if end.met_end and (events := decide.meet_end(core.state, *run)):
             # In rounds its marks may cover rows of closures that wait to be decided.
             if not core.in_rounds:
                 core.trainer_marks.note(trainer, end.rows)
-            core.apply(decision)
+            core.apply(events)
             return end.needs_settling
         core.run_times.note(closure.function_id, end.seconds)
         closure.error = _error_that_counts(closure)
@@ -167,7 +167,7 @@ class TrainerInterface:
                 settled.setdefault(run.trainer, []).append(closure)
             for trainer, closures in settled.items():
                 core.settle(trainer, closures)
-            core.apply(decide.Decision(rounds.end_round(core.state)))
+            core.apply(rounds.end_round(core.state))
             core.make_progress()
             core.changed.notify_all()
 

@@ -107,7 +107,7 @@ class Waiting:
             logger.warning(
                 "rounds begin without trainers %s, which have not joined", sorted(absent)
             )
-            self._core.apply(decide.Decision(rounds.give_up_absent(state)))
+            self._core.apply(rounds.give_up_absent(state))
             self._core.make_progress()
 
     def _fail_bound_to_absent(self) -> None:

@@ -25,7 +25,7 @@ def mutant(*signs: str) -> Callable[[Callable[[Patch], None]], None]:
 
 @mutant("I1")
 def first_exhausted_trainer_ends_the_loop(patch: Patch) -> None:
-    patch.setattr(decide, "meet_end", lambda *_run: decide.Decision())
+    patch.setattr(decide, "meet_end", lambda *_run: ())
 
 
 @mutant("I1")

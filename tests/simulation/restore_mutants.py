@@ -59,7 +59,7 @@ def save_does_not_wait_for_running_closures(patch: Patch) -> None:
     def held(self: Any, _timeout_s: float) -> Iterator[None]:
         core = self._core
         with core.changed:
-            core.apply(decide.hold(core.state))
+            core.apply(decide.hold())
         try:
             yield
         finally:
@@ -192,8 +192,8 @@ def last_gradient_of_a_shared_row_wins(patch: Patch) -> None:
 def requeued_closures_forget_their_rounds(patch: Patch) -> None:
     reopen = decide.reopen
 
-    def forget_rounds(state: Any, were_in: Any, *others: Any) -> Any:
-        return reopen(state, dict.fromkeys(were_in), *others)
+    def forget_rounds(state: Any, ended: Any, parts: Any) -> Any:
+        return reopen(state, [each._replace(round=None) for each in ended], parts)
 
     patch.setattr(decide, "reopen", forget_rounds)
 
@@ -238,7 +238,7 @@ def joining_trainer_gets_the_furthest_clock(patch: Patch) -> None:
 def restore_forgets_closures_ended_since_its_checkpoint(patch: Patch) -> None:
     def requeue(self: Rollback, parts: Any) -> int:
         self._core.kept = {}
-        self._core.apply(decide.reopen(self._core.state, {}, {}, parts))
+        self._core.apply(decide.reopen(self._core.state, [], parts))
         return 0
 
     patch.setattr(Rollback, "requeue", requeue)
@@ -253,8 +253,8 @@ def reported_closures_are_cancelled_by_another_error(patch: Patch) -> None:
 def assignment_waits_until_an_error_is_raised(patch: Patch) -> None:
     assign = assigning.assign
 
-    def not_yet(state: CoordinatorState, *ahead: Any) -> decide.Decision:
-        return decide.Decision() if state.failed else assign(state, *ahead)
+    def not_yet(state: CoordinatorState, *ahead: Any) -> ev.Events:
+        return () if state.failed else assign(state, *ahead)
 
     patch.setattr(assigning, "assign", not_yet)
 

@@ -27,18 +27,18 @@ from tests.simulation.world import STAGE
 class OrderedCore(Core):
     """The real core, which checks that closures of a higher priority start first."""
 
-    def apply(self, decision: decide.Decision) -> None:
-        for event in decision.events:
+    def apply(self, events: ev.Events) -> None:
+        for event in events:
             if isinstance(event, ev.ClosureStarted) and event.closure in self.state.waiting:
-                self._check_order(event.closure, event.trainer, decision)
+                self._check_order(event.closure, event.trainer, events)
             if isinstance(event, ev.EndMet):
                 STAGE.world.end_met()
-        super().apply(decision)
+        super().apply(events)
 
-    def _check_order(self, closure: int, trainer: int, decision: decide.Decision) -> None:
+    def _check_order(self, closure: int, trainer: int, decided: ev.Events) -> None:
         """Checks I15; closures that start in the same decision may be in any order."""
         rank, _ = self.state.rank(closure)
-        together = {getattr(event, "closure", None) for event in decision.events}
+        together = {getattr(event, "closure", None) for event in decided}
         for each in self.state.waiting:
             met = self.state.exhausted_on.get(each, ())
             if each in together or trainer in met:

@@ -16,14 +16,14 @@ from pstrain.coordinator.scheduler import Scheduler
 from pstrain.coordinator.state import CoordinatorState
 
 
-def apply(state: CoordinatorState, decision: decide.Decision) -> tuple[ev.Event, ...]:
-    for event in decision.events:
+def apply(state: CoordinatorState, events: ev.Events) -> ev.Events:
+    for event in events:
         state.apply(event)
     check_invariants(state)
-    return decision.events
+    return events
 
 
-def started(events: tuple[ev.Event, ...]) -> list[tuple[int, int, int]]:
+def started(events: ev.Events) -> list[tuple[int, int, int]]:
     return [(e.closure, e.trainer, e.attempt) for e in events if isinstance(e, ev.ClosureStarted)]
 
 

@@ -129,7 +129,8 @@ def test_reopened_bound_closure_runs_again_on_its_trainer() -> None:
     apply(state, assigning.assign(state))
     for closure, trainer in ((0, 1), (1, 0)):
         apply(state, decide.finish(state, closure, trainer, 0))
-    apply(state, decide.reopen(state, {0: None, 1: None}, {0: 1}))
+    again = [decide.EndedClosure(0, trainer=1), decide.EndedClosure(1)]
+    apply(state, decide.reopen(state, again, {}))
     assert sorted(started(apply(state, assigning.assign(state)))) == [(0, 1, 0), (1, 0, 0)]
 
 

@@ -31,7 +31,7 @@ from tests.unit.pstrain.coordinator.scheduling_cases import apply, running_state
 DEADLINE_S = 20.0
 
 
-def cancel(state: CoordinatorState, closure: int) -> tuple[ev.Event, ...]:
+def cancel(state: CoordinatorState, closure: int) -> ev.Events:
     return apply(state, decide.cancel(state, closure, Reason.ASKED))
 
 
@@ -88,7 +88,7 @@ def test_closure_whose_cancel_is_refused_runs_again_after_trainer_loss() -> None
 def test_cancel_answer_of_another_run_is_ignored(trainer_attempt: tuple[int, int]) -> None:
     state = running_state(closures=2, trainers=2)
     cancel(state, 0)
-    assert decide.answer_cancel(state, 0, *trainer_attempt, is_granted=True).events == ()
+    assert decide.answer_cancel(state, 0, *trainer_attempt, is_granted=True) == ()
 
 
 def test_closure_lost_during_cancel_does_not_run_again() -> None:
@@ -122,7 +122,7 @@ def test_cancelled_closure_dropped_from_round_does_not_run_again() -> None:
     cancel(state, 1)
     apply(state, decide.prepare(state, 0, 0, 0))
     assert cancel(state, 0) == (), "its round may be decided"
-    events = apply(state, decide.Decision(rounds.decide_round(state)))
+    events = apply(state, rounds.decide_round(state))
     assert cancelled(1) in events
     assert not state.waiting
     assert state.trainers[1].dropping == {1: 0}
@@ -140,7 +140,7 @@ def test_round_continues_without_cancelled_closure() -> None:
     apply(state, assigning.assign(state))
     for closure, trainer in ((1, 1), (2, 0)):
         apply(state, decide.prepare(state, closure, trainer, 0))
-    events = apply(state, decide.Decision(rounds.decide_round(state)))
+    events = apply(state, rounds.decide_round(state))
     assert ev.RoundDecided(closures=(1, 2)) in events
 
 

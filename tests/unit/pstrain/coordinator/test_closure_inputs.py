@@ -141,14 +141,14 @@ def test_released_closure_keeps_its_scheduling_order_under_sync_rounds() -> None
     for trainer in range(2):
         apply(state, decide.join_trainer(state, trainer, 1))
     apply(state, decide.schedule(state, 0))
-    apply(state, decide.Decision(rounds.seal(state, 1)))
+    apply(state, rounds.seal(state, 1))
     apply(state, decide.schedule(state, 1, None, (0,)))
     for closure in (2, 3):
         apply(state, decide.schedule(state, closure))
     assert started(apply(state, assigning.assign(state))) == [(0, 0, 0)]
     apply(state, decide.prepare(state, 0, 0, 0))
-    apply(state, decide.Decision(rounds.decide_round(state)))
-    apply(state, decide.Decision(rounds.end_round(state)))
+    apply(state, rounds.decide_round(state))
+    apply(state, rounds.end_round(state))
     assert list(state.waiting) == [1, 2, 3]
     assert started(apply(state, assigning.assign(state))) == [(1, 0, 0), (2, 1, 0)]
 

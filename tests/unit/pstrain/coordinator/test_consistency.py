@@ -67,7 +67,7 @@ class Scheduling(RuleBasedStateMachine):
         self.to_drop: list[tuple[int, int, int]] = []
         self.dropped: list[tuple[int, int]] = []
 
-    def note(self, events: tuple[ev.Event, ...]) -> None:
+    def note(self, events: ev.Events) -> None:
         for event in events:
             self.before(event)
             self.state.apply(event)
@@ -84,24 +84,24 @@ class Scheduling(RuleBasedStateMachine):
 
     def go_on(self) -> None:
         self.note(rounds.decide_round(self.state))
-        self.note(assigning.assign(self.state).events)
+        self.note(assigning.assign(self.state))
 
     @rule(count=st.integers(1, 5))
     def schedule(self, count: int) -> None:
         for _ in range(count):
-            self.note(decide.schedule(self.state, self.scheduled).events)
+            self.note(decide.schedule(self.state, self.scheduled))
             self.scheduled += 1
             self.go_on()
 
     @rule(trainer=st.integers(0, 2))
     def join(self, trainer: int) -> None:
         if trainer not in self.state.trainers:
-            self.note(decide.join_trainer(self.state, trainer, self.slots).events)
+            self.note(decide.join_trainer(self.state, trainer, self.slots))
             self.go_on()
 
     @rule(trainer=st.integers(0, 2))
     def silence(self, trainer: int) -> None:
-        self.note(decide.silence_trainer(self.state, trainer).events)
+        self.note(decide.silence_trainer(self.state, trainer))
         self.go_on()
 
     @precondition(lambda self: any(t.is_silenced for t in self.state.trainers.values()))
@@ -112,7 +112,7 @@ class Scheduling(RuleBasedStateMachine):
 
     def lose(self, trainer: int) -> None:
         self.to_drop = [d for d in self.to_drop if d[1] != trainer]
-        self.note(decide.lose_trainer(self.state, trainer, attempts_max=None).events)
+        self.note(decide.lose_trainer(self.state, trainer, attempts_max=None))
         self.go_on()
 
     @precondition(lambda self: self.state.running)
@@ -125,17 +125,17 @@ class Scheduling(RuleBasedStateMachine):
     def fail(self, data: st.DataObject) -> None:
         closure = data.draw(st.sampled_from(sorted(self.state.running)))
         run = self.state.running[closure]
-        self.note(decide.fail(self.state, closure, run.trainer, run.attempt).events)
+        self.note(decide.fail(self.state, closure, run.trainer, run.attempt))
         self.go_on()
-        self.note(decide.report_errors(self.state).events)
+        self.note(decide.report_errors(self.state))
 
     def hear(self, closure: int, changes: bool = True) -> None:
         run = self.state.running[closure]
         said = (self.state, closure, run.trainer, run.attempt)
         if isinstance(self.rule_of_trainers, Sync):
-            self.note(decide.prepare(*said, has_changes=changes).events)
+            self.note(decide.prepare(*said, has_changes=changes))
         else:
-            self.note(decide.finish(*said).events)
+            self.note(decide.finish(*said))
         self.go_on()
 
     @precondition(lambda self: self.state.round.decided)
@@ -174,7 +174,7 @@ class Scheduling(RuleBasedStateMachine):
             self.join(0)
         self.wait()
         for _ in range(10 * self.scheduled + 10):
-            self.note(decide.report_errors(self.state).events)
+            self.note(decide.report_errors(self.state))
             self.go_on()
             if self.state.round.decided:
                 self.apply_round()
@@ -240,31 +240,36 @@ for case in (
     case.settings = settings(max_examples=40, stateful_step_count=30)
 
 
-def apply(state: CoordinatorState, events: tuple[ev.Event, ...]) -> tuple[ev.Event, ...]:
+def apply(state: CoordinatorState, events: ev.Events) -> ev.Events:
     for event in events:
         state.apply(event)
     check_invariants(state)
     return events
 
 
+def reopen(state: CoordinatorState, ended: dict[int, int]) -> ev.Events:
+    """Queues closures again that ended, given their rounds."""
+    return decide.reopen(state, [decide.EndedClosure(*each) for each in ended.items()], {})
+
+
 def started(state: CoordinatorState) -> list[tuple[int, int]]:
-    events = apply(state, assigning.assign(state).events)
+    events = apply(state, assigning.assign(state))
     return [(e.closure, e.trainer) for e in events if isinstance(e, ev.ClosureStarted)]
 
 
 def sync_state(rule: Sync, trainers: int, closures: int) -> CoordinatorState:
     state = CoordinatorState(rule, trainers)
     for closure in range(closures):
-        apply(state, decide.schedule(state, closure).events)
+        apply(state, decide.schedule(state, closure))
     for trainer in reversed(range(trainers)):
         assert rule.backup_workers or not started(state)
-        apply(state, decide.join_trainer(state, trainer, 1).events)
+        apply(state, decide.join_trainer(state, trainer, 1))
     return state
 
 
-def prepare(state: CoordinatorState, closure: int) -> tuple[ev.Event, ...]:
+def prepare(state: CoordinatorState, closure: int) -> ev.Events:
     run = state.running[closure]
-    apply(state, decide.prepare(state, closure, run.trainer, run.attempt).events)
+    apply(state, decide.prepare(state, closure, run.trainer, run.attempt))
     return apply(state, rounds.decide_round(state))
 
 
@@ -279,17 +284,17 @@ def test_round_assigns_closures_by_trainer_number_not_by_join_order() -> None:
     ended = apply(state, rounds.end_round(state))
     assert ended[:3] == tuple(ev.ClosureFinished(closure=c) for c in range(3))
     assert started(state) == []
-    apply(state, decide.schedule(state, 5).events)
+    apply(state, decide.schedule(state, 5))
     assert started(state) == [(3, 0), (4, 1), (5, 2)]
 
 
 def test_rounds_wait_for_exactly_the_trainers_of_job_with_gaps_in_its_numbers() -> None:
     state = CoordinatorState(Sync(), 2, (1, 5))
     for closure in range(2):
-        apply(state, decide.schedule(state, closure).events)
-    apply(state, decide.join_trainer(state, 1, 1).events)
+        apply(state, decide.schedule(state, closure))
+    apply(state, decide.join_trainer(state, 1, 1))
     assert started(state) == []
-    apply(state, decide.join_trainer(state, 5, 1).events)
+    apply(state, decide.join_trainer(state, 5, 1))
     assert started(state) == [(0, 1), (1, 5)]
 
 
@@ -302,7 +307,7 @@ def test_incomplete_round_starts_when_program_waits_for_it() -> None:
     assert apply(state, rounds.seal(state, 2)) == (ev.RoundsSealed(below=2),)
     assert started(state) == []
     assert apply(state, rounds.seal(state, 3)) == (ev.RoundsSealed(below=3, end=3),)
-    apply(state, decide.schedule(state, 3).events)
+    apply(state, decide.schedule(state, 3))
     assert started(state) == [(2, 0)]
     assert prepare(state, 2) == (ev.RoundDecided(closures=(2,)),)
     assert apply(state, rounds.seal(state, 3)) == ()
@@ -316,9 +321,9 @@ def test_begun_round_ends_while_scheduling_is_held() -> None:
     state = sync_state(Sync(1), trainers=3, closures=2)
     assert started(state) == [(0, 0), (1, 1)]
     run = state.running[1]
-    apply(state, decide.prepare(state, 1, run.trainer, run.attempt, has_changes=False).events)
+    apply(state, decide.prepare(state, 1, run.trainer, run.attempt, has_changes=False))
     assert prepare(state, 0) == ()
-    apply(state, decide.hold(state).events)
+    apply(state, decide.hold())
     assert rounds.decide_round(state) == (ev.RoundDecided(closures=(1, 0)),)
 
 
@@ -337,16 +342,16 @@ def test_rounds_depend_on_program_order_only(
     scheduled = 0
     for action in [*program, "wait"]:
         if action == "schedule":
-            apply(state, decide.schedule(state, scheduled).events)
+            apply(state, decide.schedule(state, scheduled))
             expected[-1].append(scheduled)
             scheduled += 1
         elif action == "wait":
             apply(state, rounds.seal(state, scheduled))
         else:
-            apply(state, decide.hold(state).events)
+            apply(state, decide.hold())
             _play(state, made, chance, until_quiet=True)
             assert state.is_quiet
-            apply(state, decide.resume(state).events)
+            apply(state, decide.resume(state))
         if expected[-1] and (action == "wait" or len(expected[-1]) == trainers):
             expected.append([])
         _play(state, made, chance, until_quiet=False)
@@ -368,7 +373,7 @@ def _play(
         elif state.running:
             closure = chance.choice(sorted(state.running))
             run = state.running[closure]
-            apply(state, decide.prepare(state, closure, run.trainer, run.attempt).events)
+            apply(state, decide.prepare(state, closure, run.trainer, run.attempt))
         elif not state.round.prepared:
             return
 
@@ -377,9 +382,9 @@ def test_other_trainer_runs_closure_of_lost_trainer_and_round_ends() -> None:
     state = sync_state(Sync(), trainers=2, closures=2)
     started(state)
     prepare(state, 1)
-    apply(state, decide.silence_trainer(state, 1).events)
+    apply(state, decide.silence_trainer(state, 1))
     assert prepare(state, 0) == ()
-    apply(state, decide.lose_trainer(state, 1, attempts_max=3).events)
+    apply(state, decide.lose_trainer(state, 1, attempts_max=3))
     assert started(state) == [(1, 0)]
     assert prepare(state, 1) == (ev.RoundDecided(closures=(0, 1)),)
 
@@ -387,7 +392,7 @@ def test_other_trainer_runs_closure_of_lost_trainer_and_round_ends() -> None:
 def test_replayed_rounds_have_their_original_closures_and_trainers() -> None:
     """Meanwhile closures of no earlier round wait, and one round is undone while it is applied."""
     state = sync_state(Sync(), trainers=2, closures=3)
-    ended: dict[int, int | None] = {}
+    ended: dict[int, int] = {}
     for closures in ([0, 1], [2]):
         started(state)
         apply(state, rounds.seal(state, 3))
@@ -396,20 +401,20 @@ def test_replayed_rounds_have_their_original_closures_and_trainers() -> None:
         ended |= dict.fromkeys(state.round.decided, state.round.number)
         apply(state, rounds.end_round(state))
     for closure in (3, 4, 5):
-        apply(state, decide.schedule(state, closure).events)
+        apply(state, decide.schedule(state, closure))
     started(state)
     prepare(state, 4)
     prepare(state, 3)
-    apply(state, decide.hold(state).events)
-    apply(state, decide.await_trainers(state).events)
+    apply(state, decide.hold())
+    apply(state, decide.await_trainers(state))
     for trainer in (0, 1):
-        apply(state, decide.lose_trainer(state, trainer, attempts_max=3).events)
-    apply(state, decide.reopen(state, ended).events)
-    apply(state, decide.resume(state).events)
+        apply(state, decide.lose_trainer(state, trainer, attempts_max=3))
+    apply(state, reopen(state, ended))
+    apply(state, decide.resume(state))
     assert list(state.waiting) == [0, 1, 2, 3, 4, 5]
-    apply(state, decide.join_trainer(state, 1, 1).events)
+    apply(state, decide.join_trainer(state, 1, 1))
     assert started(state) == []
-    apply(state, decide.join_trainer(state, 0, 1).events)
+    apply(state, decide.join_trainer(state, 0, 1))
     for expected in ([(0, 0), (1, 1)], [(2, 0)], [(3, 0), (4, 1)], [(5, 0)]):
         assert started(state) == expected
         assert started(state) == []
@@ -475,15 +480,15 @@ def _make_round(state: CoordinatorState) -> dict[int, int]:
 
 def _go_back(state: CoordinatorState, ended: dict[int, int]) -> None:
     """Loses a server: what ended since the checkpoint is made again, by the same trainers."""
-    apply(state, decide.hold(state).events)
-    apply(state, decide.await_trainers(state).events)
+    apply(state, decide.hold())
+    apply(state, decide.await_trainers(state))
     trainers = sorted(state.trainers)
     for trainer in trainers:
-        apply(state, decide.lose_trainer(state, trainer, attempts_max=None).events)
-    apply(state, decide.reopen(state, ended).events)
-    apply(state, decide.resume(state).events)
+        apply(state, decide.lose_trainer(state, trainer, attempts_max=None))
+    apply(state, reopen(state, ended))
+    apply(state, decide.resume(state))
     for trainer in trainers:
-        apply(state, decide.join_trainer(state, trainer, 1).events)
+        apply(state, decide.join_trainer(state, trainer, 1))
 
 
 def test_dropped_closure_runs_again_and_late_trainer_works_after_its_drop_has_ended() -> None:
@@ -493,7 +498,7 @@ def test_dropped_closure_runs_again_and_late_trainer_works_after_its_drop_has_en
     assert prepare(state, 1) == (late, ev.RoundDecided(closures=(1,)))
     apply(state, rounds.end_round(state))
     assert started(state) == [(0, 1)]
-    assert decide.prepare(state, 0, 0, 0).events == ()
+    assert decide.prepare(state, 0, 0, 0) == ()
     apply(state, rounds.end_drop(state, 0, 0, 0))
     assert started(state) == [(2, 0)]
     assert state.dropped_count == 1
@@ -502,7 +507,7 @@ def test_dropped_closure_runs_again_and_late_trainer_works_after_its_drop_has_en
 def test_closure_without_changes_makes_no_other_closure_late() -> None:
     state = sync_state(Sync(1), trainers=2, closures=4)
     assert started(state) == [(0, 0), (1, 1)]
-    apply(state, decide.prepare(state, 1, 1, 0, has_changes=False).events)
+    apply(state, decide.prepare(state, 1, 1, 0, has_changes=False))
     assert rounds.decide_round(state) == ()
     assert started(state) == []
     assert prepare(state, 0) == (ev.RoundDecided(closures=(1, 0)),)
@@ -510,22 +515,22 @@ def test_closure_without_changes_makes_no_other_closure_late() -> None:
 
 def test_joining_trainer_starts_at_clock_of_slowest_trainer() -> None:
     state = CoordinatorState(Ssp(1), 2)
-    apply(state, decide.join_trainer(state, 0, 4).events)
+    apply(state, decide.join_trainer(state, 0, 4))
     for closure in range(9):
-        apply(state, decide.schedule(state, closure).events)
+        apply(state, decide.schedule(state, closure))
     assert started(state) == [(0, 0), (1, 0)]
     for closure in (0, 1):
-        apply(state, decide.finish(state, closure, 0, 0).events)
-    apply(state, decide.join_trainer(state, 1, 4).events)
+        apply(state, decide.finish(state, closure, 0, 0))
+    apply(state, decide.join_trainer(state, 1, 4))
     assert sorted(started(state)) == [(2, 0), (3, 1), (4, 0), (5, 1)]
     for closure in (2, 4):
-        apply(state, decide.finish(state, closure, 0, 0).events)
+        apply(state, decide.finish(state, closure, 0, 0))
     assert started(state) == []
-    apply(state, decide.silence_trainer(state, 1).events)
+    apply(state, decide.silence_trainer(state, 1))
     assert [trainer for _, trainer in started(state)] == [0, 0]
 
 
 def test_reopened_closures_wait_in_order_of_the_rounds_they_were_in() -> None:
     state = CoordinatorState(consistency=Sync(1), trainers_expected=3)
-    apply(state, decide.reopen(state, {20: 11, 21: 10, 22: 10, 23: 11}).events)
+    apply(state, reopen(state, {20: 11, 21: 10, 22: 10, 23: 11}))
     assert list(state.waiting) == [21, 22, 20, 23]

@@ -120,8 +120,8 @@ def test_late_results_of_lost_trainer_are_ignored() -> None:
     apply(state, decide.lose_trainer(state, 0, attempts_max=ATTEMPTS_MAX))
     apply(state, decide.join_trainer(state, 0, 1))
     apply(state, assigning.assign(state))
-    assert decide.finish(state, closure=0, trainer=0, attempt=0).events == ()
-    assert decide.fail(state, closure=0, trainer=0, attempt=0).events == ()
+    assert decide.finish(state, closure=0, trainer=0, attempt=0) == ()
+    assert decide.fail(state, closure=0, trainer=0, attempt=0) == ()
     apply(state, decide.finish(state, closure=0, trainer=0, attempt=1))
     assert state.is_idle
     assert state.finished_count == 1
@@ -132,7 +132,7 @@ def test_error_cancels_waiting_closures_and_lets_running_closures_end() -> None:
     events = apply(state, decide.fail(state, closure=0, trainer=0, attempt=0))
     assert [e.closure for e in events if isinstance(e, ev.ClosureCancelled)] == [2, 3]
     assert 1 in state.running
-    assert decide.report_errors(state).events == ()
+    assert decide.report_errors(state) == ()
     apply(state, decide.finish(state, closure=1, trainer=1, attempt=0))
     apply(state, decide.report_errors(state))
     assert state.failed == []
@@ -162,8 +162,8 @@ def test_closure_of_lost_trainer_that_servers_had_decided_has_ended() -> None:
     state = running_state(closures=4, trainers=1, slots=3)
     decided = {0: decide.DecidedClosure(0, 1, has_ended=True), 1: decide.DecidedClosure(0, 2)}
     apply(state, decide.silence_trainer(state, 0))
-    assert decide.finish(state, 2, 0, 0).events == ()
-    assert assigning.assign(state).events == ()
+    assert decide.finish(state, 2, 0, 0) == ()
+    assert assigning.assign(state) == ()
     apply(state, decide.lose_trainer(state, 0, decided, attempts_max=ATTEMPTS_MAX))
     assert list(state.waiting) == [1, 2, 3]
     assert (state.finished_count, state.lost_count) == (1, 1)
@@ -187,7 +187,7 @@ def test_closure_of_lost_trainer_with_decided_error_fails() -> None:
 def test_no_closure_starts_until_every_hold_is_resumed() -> None:
     state = running_state(closures=3, trainers=1)
     for _ in range(2):
-        apply(state, decide.hold(state))
+        apply(state, decide.hold())
     apply(state, decide.finish(state, closure=0, trainer=0, attempt=0))
     assert state.is_settled
     assert apply(state, assigning.assign(state)) == ()
@@ -213,11 +213,11 @@ def test_reopened_closures_run_again_before_others() -> None:
         apply(state, decide.finish(state, closure=closure, trainer=0, attempt=0))
         apply(state, assigning.assign(state))
     apply(state, decide.lose_trainer(state, 0, attempts_max=None))
-    apply(state, decide.reopen(state, {1: None, 0: None, 2: None}))
+    apply(state, decide.reopen(state, map(decide.EndedClosure, (1, 0, 2)), {}))
     assert list(state.waiting) == [0, 1, 2, 3]
 
 
-def cancelled(events: tuple[ev.Event, ...]) -> list[int]:
+def cancelled(events: ev.Events) -> list[int]:
     return [event.closure for event in events if isinstance(event, ev.ClosureCancelled)]
 
 
@@ -227,7 +227,7 @@ def state_with_rerun(ended: int, *, trainers: int) -> CoordinatorState:
     for closure in range(ended):
         apply(state, decide.finish(state, closure=closure, trainer=0, attempt=0))
     apply(state, decide.lose_trainer(state, 0, attempts_max=None))
-    apply(state, decide.reopen(state, dict.fromkeys(range(ended))))
+    apply(state, decide.reopen(state, map(decide.EndedClosure, range(ended)), {}))
     for trainer in range(trainers):
         apply(state, decide.join_trainer(state, trainer, 1))
     apply(state, assigning.assign(state))
@@ -237,7 +237,7 @@ def state_with_rerun(ended: int, *, trainers: int) -> CoordinatorState:
 def test_reported_closures_run_again_despite_errors_of_other_closures() -> None:
     state = state_with_rerun(2, trainers=3)
     assert sorted(state.running) == [0, 1, 2]
-    apply(state, decide.reopen(state, {4: None}))
+    apply(state, decide.reopen(state, [decide.EndedClosure(4)], {}))
     assert cancelled(apply(state, decide.fail(state, closure=2, trainer=2, attempt=0))) == [3]
     assert started(apply(state, assigning.assign(state))) == [(4, 2, 0)]
     lost = apply(state, decide.lose_trainer(state, 1, attempts_max=ATTEMPTS_MAX))
@@ -257,7 +257,7 @@ def test_reported_closures_run_again_despite_unreported_error() -> None:
     state = running_state(closures=2, trainers=2)
     apply(state, decide.finish(state, closure=0, trainer=0, attempt=0))
     apply(state, decide.fail(state, closure=1, trainer=1, attempt=0))
-    apply(state, decide.reopen(state, {0: None}))
+    apply(state, decide.reopen(state, [decide.EndedClosure(0)], {}))
     assert started(apply(state, assigning.assign(state))) == [(0, 0, 0)]
 
 
@@ -293,9 +293,9 @@ def test_undone_parts_are_forgotten_and_kept_parts_restored_by_reopen() -> None:
     decided = {0: decide.DecidedClosure(attempt=0, parts=1)}
     apply(state, decide.lose_trainer(state, 0, decided, attempts_max=None))
     assert state.parts == {0: 1}
-    apply(state, decide.reopen(state, {}))
+    apply(state, decide.reopen(state, [], {}))
     assert state.parts == {}
-    apply(state, decide.reopen(state, {1: None}, parts={0: 1, 1: 2, 2: 1}))
+    apply(state, decide.reopen(state, [decide.EndedClosure(1)], {0: 1, 1: 2, 2: 1}))
     assert state.parts == {0: 1, 1: 2}
 
 
@@ -322,8 +322,8 @@ class Coordinator(RuleBasedStateMachine):
         self.ended: dict[int, int] = {}
         self.said: list[tuple[int, int, int]] = []
 
-    def note(self, decision: decide.Decision) -> None:
-        for event in apply(self.state, decision):
+    def note(self, events: ev.Events) -> None:
+        for event in apply(self.state, events):
             if isinstance(event, ev.ClosureFinished | ev.ClosureFailed | ev.ClosureCancelled):
                 self.ended[event.closure] = self.ended.get(event.closure, 0) + 1
             if isinstance(event, ev.ClosureStarted):
@@ -399,7 +399,7 @@ class Coordinator(RuleBasedStateMachine):
         self.go_on()
 
     def go_on(self) -> None:
-        self.note(decide.Decision(tuple(exhausted.end_spent(self.state))))
+        self.note(exhausted.end_spent(self.state))
         self.note(decide.report_errors(self.state))
         self.note(assigning.assign(self.state))
 

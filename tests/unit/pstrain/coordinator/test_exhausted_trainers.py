@@ -16,11 +16,11 @@ from pstrain.coordinator.state import CoordinatorState
 from pstrain.errors import OutOfRangeError
 
 
-def apply(state: CoordinatorState, decision: decide.Decision) -> tuple[ev.Event, ...]:
-    for event in decision.events:
+def apply(state: CoordinatorState, events: ev.Events) -> ev.Events:
+    for event in events:
         state.apply(event)
     check_invariants(state)
-    return decision.events
+    return events
 
 
 def begun_state(
@@ -37,8 +37,8 @@ def begun_state(
 
 def go_on(state: CoordinatorState) -> list[tuple[int, int]]:
     """Takes all decisions that are due; returns the closures that start, with their trainers."""
-    apply(state, decide.Decision(rounds.decide_round(state)))
-    apply(state, decide.Decision(tuple(exhausted.end_spent(state))))
+    apply(state, rounds.decide_round(state))
+    apply(state, exhausted.end_spent(state))
     events = apply(state, assigning.assign(state))
     return [(e.closure, e.trainer) for e in events if isinstance(e, ev.ClosureStarted)]
 
@@ -120,18 +120,18 @@ def test_end_of_data_does_not_move_closure_that_is_bound_or_ends_anyway(kind: st
     if kind == "bound":
         apply(state, decide.schedule(state, 2, trainer=1))
         assert finish(state, 1) == [(2, 1)]
-        assert decide.meet_end(state, 2, 1, 0).events == ()
+        assert decide.meet_end(state, 2, 1, 0) == ()
         return
     if kind == "cancelled":
         apply(state, decide.cancel(state, 0, ev.Reason.ASKED))
     else:
         apply(state, decide.fail(state, 1, 1, 0))
-    assert decide.meet_end(state, 0, 0, 0).events == ()
+    assert decide.meet_end(state, 0, 0, 0) == ()
 
 
 def test_reported_closure_that_meets_end_in_rerun_finishes() -> None:
     state = begun_state(closures=0, trainers=1)
-    apply(state, decide.reopen(state, {0: None}))
+    apply(state, decide.reopen(state, [decide.EndedClosure(0)], {}))
     assert go_on(state) == [(0, 0)]
     meet_end(state, 0)
     assert state.is_idle
@@ -175,9 +175,9 @@ def test_round_is_decided_without_closure_that_met_end_on_all_trainers() -> None
     apply(state, decide.prepare(state, 1, 1, 0))
     assert meet_end(state, 0) == [(0, 1)]
     assert meet_end(state, 0) == []
-    apply(state, decide.Decision(rounds.decide_round(state)))
+    apply(state, rounds.decide_round(state))
     assert list(state.round.decided) == [1]
-    apply(state, decide.Decision(rounds.end_round(state)))
+    apply(state, rounds.end_round(state))
     assert go_on(state) == []
     assert state.failed == [0]
     assert state.is_idle
