@@ -18,10 +18,10 @@ __all__ = ["ASYNC", "Async", "Consistency", "Ssp", "Sync", "consistency_of", "ss
 
 
 @dataclass(frozen=True, slots=True)
-class Async:
-    """Asynchronous: trainers run as fast as they can; a closure's changes apply when it ends."""
+class _Rule:
+    """The base of the rules, under which each closure makes a step of its own unless it is Sync."""
 
-    name: ClassVar[str] = "async"
+    name: ClassVar[str]
 
     def replicas_in_sync(self, trainers: int) -> int:  # noqa: ARG002
         """Returns the number of closures whose gradients make one step."""
@@ -31,12 +31,19 @@ class Async:
         """Returns the JSON form that checkpoints save."""
         return {"name": self.name, **asdict(self)}
 
+
+@dataclass(frozen=True, slots=True)
+class Async(_Rule):
+    """Asynchronous: trainers run as fast as they can; a closure's changes apply when it ends."""
+
+    name: ClassVar[str] = "async"
+
     def __str__(self) -> str:
         return self.name
 
 
 @dataclass(frozen=True, slots=True)
-class Ssp:
+class Ssp(_Rule):
     """Stale synchronous parallel: no trainer is over ``staleness`` closures ahead of the slowest.
 
     A trainer's clock is the number of closures that it has finished; a trainer that joins starts
@@ -53,20 +60,12 @@ class Ssp:
         """True if a trainer may start one more closure; ``slowest``: the lowest live clock."""
         return finished + running - slowest <= self.staleness
 
-    def replicas_in_sync(self, trainers: int) -> int:  # noqa: ARG002
-        """Returns the number of closures whose gradients make one step."""
-        return 1
-
-    def to_json(self) -> dict[str, Any]:
-        """Returns the JSON form that checkpoints save."""
-        return {"name": self.name, **asdict(self)}
-
     def __str__(self) -> str:
         return f"ssp(staleness={self.staleness})"
 
 
 @dataclass(frozen=True, slots=True)
-class Sync:
+class Sync(_Rule):
     """Rounds: one closure per trainer, then one step with the mean of their gradients.
 
     A round takes the closures that are ready first, as many as there are trainers less
@@ -87,10 +86,6 @@ class Sync:
     def replicas_in_sync(self, trainers: int) -> int:
         """Returns the number of closures whose gradients make one step: those of one round."""
         return self.full(trainers)
-
-    def to_json(self) -> dict[str, Any]:
-        """Returns the JSON form that checkpoints save."""
-        return {"name": self.name, **asdict(self)}
 
     def __str__(self) -> str:
         return f"sync(backup_workers={self.backup_workers})"

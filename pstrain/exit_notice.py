@@ -57,11 +57,8 @@ class _ExitNotice:
 
     def _notify_trainer(self, address: str) -> None:
         service = pb.DESCRIPTOR.services_by_name["Trainer"]
-        client = RpcClient(address, service, token=self._token, tls=self._tls)
-        try:
+        with RpcClient(address, service, token=self._token, tls=self._tls) as client:
             client.call("Leave", pb.LeaveRequest(session=self.session), timeout_s=_TIMEOUT_S)
-        finally:
-            client.close()
 
     def _notify_server(self, address: str) -> None:
         client = SocketClient(address, token=self._token, tls=self._tls)

@@ -28,7 +28,7 @@ from pstrain.checkpoints.objects import (
     describe,
     is_stateful,
 )
-from pstrain.checkpoints.saving import Pauses, SavedCheckpoint
+from pstrain.checkpoints.saving import SavedCheckpoint
 from pstrain.errors import InvalidArgumentError, InvalidTypeError
 from pstrain.foreign_arguments import refuse_arguments
 from pstrain.foreign_names import Hinting
@@ -230,14 +230,17 @@ class Checkpoint(Hinting):
         is_incremental: bool,
     ) -> tuple[SavedCheckpoint, _Held]:
         """Begins a save; returns it, with the snapshot that is held for it."""
-        pauses = Pauses()
         with self._lock:
-            moment = self._hold(pauses, held, self._newest if is_incremental else None)
-            size_bytes = sum(part.size_bytes for part in moment.parts.values())
-            saved = self._under_way = SavedCheckpoint(partial.path, pauses, size_bytes)
+            moment = self._hold(held, self._newest if is_incremental else None)
+            saved = self._under_way = SavedCheckpoint(
+                partial.path,
+                pause_s=moment.pause_s,
+                drain_s=moment.drain_s,
+                size_bytes=sum(part.size_bytes for part in moment.parts.values()),
+            )
         return saved, moment
 
-    def _hold(self, pauses: Pauses, held: contextlib.ExitStack, last: _Newest | None) -> _Held:
+    def _hold(self, held: contextlib.ExitStack, last: _Newest | None) -> _Held:
         """Takes a snapshot of everything at one moment; closing ``held`` releases it."""
         named = self._named()
         groups = grouped(named)
@@ -258,10 +261,10 @@ class Checkpoint(Hinting):
                 tracking = None if last is None else Tracking(last.moments.get(key))
                 part = parts[key] = group.parameters.snapshot(group.specs, tracking)
                 held.callback(part.close)
-        pauses.drain_s = reached_s - asked_s
-        pauses.pause_s = time.monotonic() - reached_s
+        pause_s = time.monotonic() - reached_s
         contents["consistency"] = self._consistency()
-        return _Held(contents, parts, marks, None if last is None else last.base)
+        base = None if last is None else last.base
+        return _Held(contents, parts, marks, base, reached_s - asked_s, pause_s)
 
     @refuse_arguments("restore", foreign_arguments.RESTORE_OF_CHECKPOINT)
     def restore(
@@ -346,13 +349,16 @@ class Follower(Protocol):
 class _Held(NamedTuple):
     """The snapshot of one moment: the manifest's contents, and values by ``id`` of parameters.
 
-    ``marks`` are the followers' marks of the moment, ``base`` is the checkpoint to build on.
+    ``marks`` are the followers' marks of the moment, ``base`` is the checkpoint to build on;
+    ``drain_s`` and ``pause_s`` are those of :class:`SavedCheckpoint`.
     """
 
     contents: dict[str, Any]
     parts: dict[int, ParametersSnapshot]
     marks: list[tuple[Follower, Any]]
     base: Base | None
+    drain_s: float
+    pause_s: float
 
 
 class _Newest(NamedTuple):

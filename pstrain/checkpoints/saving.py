@@ -28,14 +28,6 @@ class Written(NamedTuple):
     size_bytes: int | None = None
 
 
-class Pauses:
-    """How long training paused for a save, and how long closures in flight took to end before."""
-
-    def __init__(self) -> None:
-        self.drain_s = 0.0
-        self.pause_s = 0.0
-
-
 class SavedCheckpoint(str):
     """The path of a checkpoint that is saved, or is being saved, with figures about the save.
 
@@ -53,17 +45,17 @@ class SavedCheckpoint(str):
     was_error_raised: bool
     _ended: threading.Event
     _error: BaseException | None
-    _thread: threading.Thread | None
 
-    def __new__(cls, path: str, pauses: Pauses, size_bytes: int) -> SavedCheckpoint:
+    def __new__(
+        cls, path: str, *, pause_s: float, drain_s: float, size_bytes: int
+    ) -> SavedCheckpoint:
         saved = super().__new__(cls, path)
-        saved.pause_s, saved.drain_s = pauses.pause_s, pauses.drain_s
+        saved.pause_s, saved.drain_s = pause_s, drain_s
         saved.write_s = None
         saved.size_bytes = size_bytes
         saved._ended = threading.Event()
         saved._error = None
         saved.was_error_raised = False
-        saved._thread = None
         return saved
 
     @property
@@ -122,9 +114,9 @@ class SavedCheckpoint(str):
                 logger.error("checkpoint %s was not saved: %s", str(self), error)
 
         # Not a daemon: a program that ends waits for its last checkpoint.
-        self._thread = threading.Thread(target=run, name="checkpoint", daemon=False)
+        thread = threading.Thread(target=run, name="checkpoint", daemon=False)
         try:
-            self._thread.start()
+            thread.start()
         except RuntimeError:  # the system allows no more threads
             self._run(write, written)
 

@@ -59,7 +59,6 @@ def assemble(
         Core(
             attempts_max=ATTEMPTS_MAX,
             consistency=strategy.consistency,
-            trainers_expected=strategy.num_input_pipelines,
             trainer_indices=strategy.cluster_resolver.cluster_spec().task_indices("worker"),
             closures_in_flight=options.closures_in_flight,
         ),
@@ -82,31 +81,15 @@ def _make_links(
     closures_in_flight: int,
 ) -> list[TrainerLink]:
     """Makes a link for each trainer in the cluster spec; in rounds, each runs one closure."""
-    spec = strategy.cluster_resolver.cluster_spec()
-    trainers = [(i, spec.task_address("worker", i)) for i in spec.task_indices("worker")]
-    servers = [spec.task_address("ps", i) for i in spec.task_indices("ps")]
-    token = resolve_token(getattr(strategy.cluster_resolver, "token", None))
-    rule = strategy.consistency
-    in_rounds = isinstance(rule, Sync)
-    if in_rounds:
+    rule, resolver = strategy.consistency, strategy.cluster_resolver
+    if isinstance(rule, Sync):
         closures_in_flight = 1
+    spec, token = resolver.cluster_spec(), resolve_token(getattr(resolver, "token", None))
     return [
         TrainerLink(
             index,
-            address,
-            configuration=pb.ConfigureRequest(
-                session=strategy.session,
-                trainer_index=index,
-                trainer_count=len(trainers),
-                input_pipeline_id=pipeline,
-                ps_addresses=servers,
-                closures_in_flight=closures_in_flight,
-                in_rounds=in_rounds,
-                num_replicas_in_sync=strategy.num_replicas_in_sync,
-                keeps_elements=isinstance(rule, Sync) and rule.backup_workers > 0,
-                transport_dtype=strategy.transport_dtype,
-                parameters=pb.ParameterConfig(**asdict(strategy.parameters.config)),
-            ),
+            spec.task_address("worker", index),
+            configuration=_configuration(strategy, index, pipeline, closures_in_flight),
             scheduler=scheduler,
             functions=functions,
             servers=strategy.parameters,
@@ -116,5 +99,24 @@ def _make_links(
             tls=strategy.tls,
             recovery=recovery,
         )
-        for pipeline, (index, address) in enumerate(trainers)
+        for pipeline, index in enumerate(spec.task_indices("worker"))
     ]
+
+
+def _configuration(
+    strategy: ParameterServerStrategy, index: int, pipeline: int, closures_in_flight: int
+) -> pb.ConfigureRequest:
+    rule = strategy.consistency
+    return pb.ConfigureRequest(
+        session=strategy.session,
+        trainer_index=index,
+        trainer_count=strategy.num_input_pipelines,
+        input_pipeline_id=pipeline,
+        ps_addresses=strategy.parameters.addresses,
+        closures_in_flight=closures_in_flight,
+        in_rounds=isinstance(rule, Sync),
+        num_replicas_in_sync=strategy.num_replicas_in_sync,
+        keeps_elements=isinstance(rule, Sync) and rule.backup_workers > 0,
+        transport_dtype=strategy.transport_dtype,
+        parameters=pb.ParameterConfig(**asdict(strategy.parameters.config)),
+    )

@@ -28,7 +28,9 @@ from pstrain.coordinator.assembly import assemble
 from pstrain.coordinator.functions import KnownFunctions
 from pstrain.coordinator.join_progress import OnProgress
 from pstrain.coordinator.options import (
+    CLOSURES_IN_FLIGHT,
     QUEUE_CAPACITY,
+    TRAINER_TIMEOUT_S,
     CoordinatorOptions,
     check_manager,
     check_options,
@@ -89,9 +91,9 @@ class ClusterCoordinator:
         self,
         strategy: ParameterServerStrategy,
         *,
-        closures_in_flight: int = 3,
+        closures_in_flight: int = CLOSURES_IN_FLIGHT,
         queue_capacity: int = QUEUE_CAPACITY,
-        trainer_timeout_s: float = 300.0,
+        trainer_timeout_s: float = TRAINER_TIMEOUT_S,
         checkpoint: CheckpointManager | None = None,
     ) -> None:
         options = CoordinatorOptions(closures_in_flight, queue_capacity, trainer_timeout_s)

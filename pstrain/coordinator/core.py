@@ -50,12 +50,11 @@ class Core:
         *,
         attempts_max: int,
         consistency: Consistency = ASYNC,
-        trainers_expected: int = 1,
-        trainer_indices: Sequence[int] = (),
+        trainer_indices: Sequence[int] = (0,),
         closures_in_flight: int = 1,
     ) -> None:
         self.changed = threading.Condition()
-        self.state = CoordinatorState(consistency, trainers_expected, trainer_indices)
+        self.state = CoordinatorState(consistency, trainer_indices)
         self.in_rounds = isinstance(consistency, Sync)
         self.attempts_max = attempts_max
         self.closures: OrderedDict[int, Closure] = OrderedDict()

@@ -8,26 +8,21 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from itertools import chain
 
 
-def _no_trainers() -> defaultdict[int, dict[int, None]]:
-    return defaultdict(dict)
-
-
-@dataclass(slots=True)
 class FreeSlots:
     """Iterates over trainers, once for each free slot, in the order of use. Not thread-safe.
 
     Among trainers that use the same number of slots, the one that has waited longest comes first.
     """
 
-    _slots: dict[int, int] = field(default_factory=dict)
-    _used: dict[int, int] = field(default_factory=dict)
-    _lines: defaultdict[int, dict[int, None]] = field(default_factory=_no_trainers)
-    _count: int = 0
-    _most: int = 0  # the most slots that any trainer had
+    def __init__(self) -> None:
+        self._slots: dict[int, int] = {}
+        self._used: dict[int, int] = {}
+        self._lines: defaultdict[int, dict[int, None]] = defaultdict(dict)
+        self._count = 0
+        self._most = 0  # the most slots that any trainer had
 
     def __len__(self) -> int:
         return self._count

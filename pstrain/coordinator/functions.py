@@ -11,6 +11,7 @@ import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from pstrain import pickling
@@ -19,15 +20,13 @@ _REMEMBERED: Final = 1_024
 _MAX_BYTES: Final = 256 << 20
 
 
+@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class PickledFunction:
     """A function as it travels to trainers; referenced as long as it may have to be sent."""
 
-    __slots__ = ("__weakref__", "id", "name", "pickled")
-
-    def __init__(self, function_id: str, pickled: bytes, name: str = "") -> None:
-        self.id = function_id
-        self.pickled = pickled
-        self.name = name
+    id: str
+    pickled: bytes
+    name: str
 
 
 PickledFunctions = weakref.WeakValueDictionary[str, PickledFunction]

@@ -101,9 +101,7 @@ class TrainerLink:
     def stop(self, timeout_s: float = 2.0) -> None:
         """Disconnects; waits at most ``timeout_s`` for the thread. Idempotent."""
         self._stopping.set()
-        stream = self._stream
-        if stream is not None:
-            stream.cancel()
+        self.leave()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(timeout_s)
 
@@ -152,7 +150,7 @@ class TrainerLink:
         services, rows = self._scheduler.record_loss(self.index, name)
         settlement = Settlement({}, {}, {})
         is_stopping = self._stopping.is_set()
-        if not is_stopping and not self._recovery.is_restoring:
+        if not is_stopping:
             # A round that is being applied needs what this trainer prepared.
             self._scheduler.wait_for_round(_ROUND_TIMEOUT_S, lambda: self._recovery.is_restoring)
         if not is_stopping and not self._recovery.is_restoring:

@@ -12,16 +12,18 @@ from typing import Any, Final
 from dataservice.runtime.arguments import integer_at_least, positive
 from pstrain.errors import InvalidArgumentError, InvalidTypeError, UnimplementedError
 
+CLOSURES_IN_FLIGHT: Final = 3
 QUEUE_CAPACITY: Final = 262_144
+TRAINER_TIMEOUT_S: Final = 300.0
 
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorOptions:
     """The options with which a coordinator was made."""
 
-    closures_in_flight: int = 3
+    closures_in_flight: int = CLOSURES_IN_FLIGHT
     queue_capacity: int = QUEUE_CAPACITY
-    trainer_timeout_s: float = 300.0
+    trainer_timeout_s: float = TRAINER_TIMEOUT_S
 
     def __post_init__(self) -> None:
         integer_at_least(self.closures_in_flight, 1, "closures_in_flight")

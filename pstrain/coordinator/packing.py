@@ -11,7 +11,7 @@ from typing import Any
 
 from pstrain import pickling
 from pstrain.coordinator.per_worker import PerWorkerIterator
-from pstrain.coordinator.remote_value import InputValues, Owner, RemoteValue, RemoteValueFound
+from pstrain.coordinator.remote_value import InputValues, Owner, RemoteValue
 from pstrain.errors import InvalidArgumentError
 from pstrain.strategy import ParameterServerStrategy
 from pstrain.vocabulary import CLOSURE_MAX_BYTES
@@ -49,7 +49,10 @@ class Packer:
             value.note_use()
             return ("resource", value.resource_id)
         if isinstance(value, RemoteValue):
-            raise RemoteValueFound
+            raise InvalidArgumentError(
+                "a RemoteValue travels among the arguments of schedule, not in what a function "
+                "captures or a dataset is made of: pass it as an argument, or fetch() it first"
+            )
         if value is self._strategy:
             return ("strategy",)
         if value is self._strategy.parameters:

@@ -15,10 +15,7 @@ from typing import Any, Protocol
 
 import dataservice
 from dataservice.runtime.identity import new_id
-from pstrain.errors import (
-    InvalidArgumentError,
-    UnimplementedError,
-)
+from pstrain.errors import InvalidArgumentError, UnimplementedError
 from pstrain.trainer.context import InputContext, call_with_context
 from pstrain.trainer.resources import open_dataset
 

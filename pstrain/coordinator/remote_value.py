@@ -174,17 +174,6 @@ class CompletionQueue:
             return bool(changed.wait_for(lambda: all(v._is_ready for v in values), timeout_s))
 
 
-class RemoteValueFound(InvalidArgumentError):
-    """A RemoteValue is part of something that is pickled without references to values."""
-
-    def __init__(
-        self,
-        message: str = "a RemoteValue travels among the arguments of schedule, not in what a "
-        "function captures or a dataset is made of: pass it as an argument, or fetch() it first",
-    ) -> None:
-        super().__init__(message)
-
-
 class InputValues:
     """The RemoteValues among the arguments of one closure, in the order in which they are met.
 
@@ -218,7 +207,11 @@ class InputValues:
 
 
 def fetched(structure: Any, timeout: float | None = None) -> Any:
-    """As `values_in`; raises DeadlineExceededError after ``timeout`` seconds in all."""
+    """Returns lists, tuples and dicts with each RemoteValue replaced by its value. Blocks.
+
+    Each container keeps its class, for example OrderedDict. DeadlineExceededError after ``timeout``
+    seconds in all.
+    """
     left_s = limit_s(timeout)
     deadline_s = None if left_s is None else time.monotonic() + left_s
 
@@ -226,23 +219,19 @@ def fetched(structure: Any, timeout: float | None = None) -> Any:
         left_s = None if deadline_s is None else max(0.0, deadline_s - time.monotonic())
         return value._fetch_within(left_s, timeout)
 
-    return values_in(structure, fetch)
+    return _replaced(structure, fetch)
 
 
-def values_in(structure: Any, fetch: Callable[[RemoteValue], Any]) -> Any:
-    """Returns lists, tuples and dicts with each RemoteValue replaced by its value. Blocks.
-
-    Each container keeps its class, for example OrderedDict.
-    """
+def _replaced(structure: Any, fetch: Callable[[RemoteValue], Any]) -> Any:
     if isinstance(structure, RemoteValue):
         return fetch(structure)
     if isinstance(structure, dict):
         values = copy.copy(structure)
         for key, value in structure.items():
-            values[key] = values_in(value, fetch)
+            values[key] = _replaced(value, fetch)
         return values
     if isinstance(structure, tuple) and hasattr(structure, "_fields"):
-        return type(structure)(*(values_in(item, fetch) for item in structure))
+        return type(structure)(*(_replaced(item, fetch) for item in structure))
     if isinstance(structure, list | tuple):
-        return type(structure)(values_in(item, fetch) for item in structure)
+        return type(structure)(_replaced(item, fetch) for item in structure)
     return structure

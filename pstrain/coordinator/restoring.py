@@ -131,10 +131,8 @@ class Restorer:
         self._work = work
         self._iterators = iterators
         self._leave = leave
-        self._iterators_mark = 0
         self._newest = newest
-        self._closures_mark = -1
-        self._parts_mark: Mapping[int, int] = {}
+        self._mark = _Mark(closures=-1, iterators=0, parts={})
         self._lost_servers = LostServers(strategy)
         self._noticed = threading.Event()
         self._stopping = threading.Event()
@@ -226,7 +224,7 @@ class Restorer:
 
     def saved_by(self, manager: Manager) -> str | None:
         """Returns the newest checkpoint of ``manager`` if no closure has ended since, else None."""
-        is_mine = self._manager is manager and self._work.mark() == self._closures_mark
+        is_mine = self._manager is manager and self._work.mark() == self._mark.closures
         return self._newest if is_mine else None
 
     # -- called by the checkpoint
@@ -243,10 +241,7 @@ class Restorer:
     def committed(self, mark: _Mark, path: str) -> None:
         """Notes that the save of the moment ``mark`` is complete, at ``path``."""
         self._work.forget(mark.closures)
-        self._closures_mark = mark.closures
-        self._parts_mark = mark.parts
-        self._iterators_mark = mark.iterators
-        self._newest = path
+        self._newest, self._mark = path, mark
         if not self._has_warned and (names := self._left_out()):
             self._has_warned = True
             logger.warning("%s are not in the checkpoint: %s", _named(names), _BEGIN_ANEW)
@@ -326,7 +321,7 @@ class Restorer:
                 self._manager.checkpoint.restore(
                     path, with_attached=True, keeps_rates=not self._gives_up
                 )
-                self._iterators.rewind_since(self._iterators_mark)
+                self._iterators.rewind_since(self._mark.iterators)
                 return
             except (ServerLostError, ServerRestartedError) as error:
                 if tries == _TRIES_MAX or self._stopping.is_set():
@@ -336,7 +331,7 @@ class Restorer:
     def _end_old_work(self, why: str) -> int:
         if self._gives_up:
             return self._work.give_up(RolledBackError(why))
-        return self._work.requeue(self._parts_mark)
+        return self._work.requeue(self._mark.parts)
 
     def _finish_save(self) -> None:
         """Waits for a save that is under way; it is then complete, or given up."""

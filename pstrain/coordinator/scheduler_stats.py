@@ -7,6 +7,7 @@ are recorded only while a trace is under way.
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 
 from pstrain.coordinator import events as ev
@@ -23,7 +24,7 @@ class SchedulerStats:
     def __init__(self) -> None:
         self.retries = 0
         self.trace: Trace | None = None
-        self._records: dict[int, Record] = {}
+        self._records: defaultdict[int, Record] = defaultdict(Record)
         self._idle: set[int] = set()  # trainers that had no closure when last checked
 
     def counts(self, state: CoordinatorState) -> dict[str, int]:
@@ -69,7 +70,7 @@ class SchedulerStats:
         """Notes ends of runs that a trainer reports."""
         now_s = time.monotonic()
         runs = [end for end in ended if not end.was_dropped]
-        self._record(trainer).add_report(now_s, [end.seconds for end in runs])
+        self._records[trainer].add_report(now_s, [end.seconds for end in runs])
         if self.trace is not None:
             for end in runs:
                 self.trace.note_times(end.closure, end.seconds, end.commit_s, now_s)
@@ -85,14 +86,8 @@ class SchedulerStats:
             return
         busy = [index for index in self._idle if _has_work(index, trainers)]
         for index in busy:
-            self._record(index).begin_work(time.monotonic())
+            self._records[index].begin_work(time.monotonic())
         self._idle.difference_update(busy)
-
-    def _record(self, trainer: int) -> Record:
-        record = self._records.get(trainer)
-        if record is None:
-            record = self._records[trainer] = Record()
-        return record
 
 
 def _has_work(index: int, trainers: Mapping[int, Trainer]) -> bool:

@@ -83,21 +83,19 @@ class Round:
 class CoordinatorState:
     """All that the scheduler decides by. Not thread-safe: decide and apply are called under a lock.
 
-    ``trainers_expected``: how many the cluster has; ``trainer_indices``: their indices if these are
-    not 0, 1 and so on. ``bound``: by closure, the only trainer that may run it; such closures wait
-    in ``bound_waiting``, by trainer, not in ``waiting``. ``priorities``: by closure, if not 0.
-    ``exhausted_on``: by closure that has not ended, the trainers at the end of whose data it was
-    since the last loss of a trainer. ``parts``: by closure of which any part was decided, how many
-    parts that took no element were. ``dependencies``: closures that wait for others to end, in no
-    queue; ``bound_blocked``: how many of these are bound to each trainer. ``cancelling``: running
-    closures whose trainers were asked not to commit them. ``reported``: closures that run again
-    after a restore although the program has their values: they end as before, whatever becomes of
-    others.
+    ``trainer_indices``: those of the cluster's trainers. ``bound``: by closure, the only trainer
+    that may run it; such closures wait in ``bound_waiting``, by trainer, not in ``waiting``.
+    ``priorities``: by closure, if not 0. ``exhausted_on``: by closure that has not ended, the
+    trainers at the end of whose data it was since the last loss of a trainer. ``parts``: by closure
+    of which any part was decided, how many parts that took no element were. ``dependencies``:
+    closures that wait for others to end, in no queue; ``bound_blocked``: how many of these are
+    bound to each trainer. ``cancelling``: running closures whose trainers were asked not to commit
+    them. ``reported``: closures that run again after a restore although the program has their
+    values: they end as before, whatever becomes of others.
     """
 
     consistency: Consistency = ASYNC
-    trainers_expected: int = 1
-    trainer_indices: Sequence[int] = ()
+    trainer_indices: Sequence[int] = (0,)
     waiting: PriorityQueue = field(default_factory=PriorityQueue)
     running: dict[int, Run] = field(default_factory=dict)
     attempts: dict[int, int] = field(default_factory=dict)
@@ -124,7 +122,12 @@ class CoordinatorState:
     exhausted_on: dict[int, set[int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.round.absent = set(self.trainer_indices or range(self.trainers_expected))
+        self.round.absent = set(self.trainer_indices)
+
+    @property
+    def trainers_expected(self) -> int:
+        """How many trainers the cluster has, whether they have joined or not."""
+        return len(self.trainer_indices)
 
     @property
     def is_idle(self) -> bool:
@@ -240,8 +243,7 @@ class CoordinatorState:
         if closure in self.dependencies.missing:
             self._count_blocked(closure, 1)
         else:
-            priority = self.priorities.get(closure, 0) if self.priorities else 0
-            self._queue_of(closure).append(closure, priority)
+            self._queue_of(closure).append(closure, self.priorities.get(closure, 0))
 
     def _return(self, event: ev.ClosureReturned) -> None:
         closure = event.closure
@@ -410,8 +412,7 @@ class CoordinatorState:
         self.drops.pop(closure, None)
         self.exhausted_on.pop(closure, None)
         self.bound.pop(closure, None)
-        if self.priorities:
-            self.priorities.pop(closure, None)
+        self.priorities.pop(closure, None)
 
     def _leave_trainer(self, closure: int) -> Run:
         run = self.running.pop(closure)

@@ -49,11 +49,7 @@ class TrainerInterface:
             return True
 
     def record_loss(self, trainer: int, name: str) -> tuple[frozenset[str], Marks]:
-        """Returns the data services that a lost trainer may have read, and its marks that count.
-
-        The marks are those of reported ends. From now on :meth:`services_read` returns ``name``,
-        the trainer's, among the lost ones.
-        """
+        """The same as :meth:`TrainerMarks.record_loss`, with the marks of reported ends."""
         with self._core.changed:
             return self._core.trainer_marks.record_loss(trainer, name)
 
@@ -78,11 +74,7 @@ class TrainerInterface:
             core.changed.notify_all()
 
     def services_read(self, services: Iterable[str]) -> tuple[frozenset[str], tuple[str, ...]]:
-        """Notes which data services a trainer reads from now on.
-
-        Returns the services that were not known, and the names of all trainers lost so far, which
-        may have read them.
-        """
+        """The same as :meth:`TrainerMarks.add_services`."""
         with self._core.changed:
             return self._core.trainer_marks.add_services(services)
 

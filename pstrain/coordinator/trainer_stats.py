@@ -123,12 +123,8 @@ def table(records: Mapping[int, Record], live: Mapping[int, Load], now_s: float)
         for trainer in sorted({*records, *live})
     ]
     usual_s = _quantile((s for record in records.values() for s in record.seconds), 0.9)
-    enough = [row for row in rows if len(_seconds(records, row.trainer)) >= _RUNS_MIN]
+    enough = [row for row in rows if row.finished >= _RUNS_MIN]
     return TrainerTable(row._replace(verdict=_verdict(row, enough, usual_s)) for row in rows)
-
-
-def _seconds(records: Mapping[int, Record], trainer: int) -> Sequence[float]:
-    return records[trainer].seconds if trainer in records else ()
 
 
 def _stats(trainer: int, record: Record, load: Load | None, now_s: float) -> TrainerStats:

@@ -85,10 +85,9 @@ def _did(
             return f"{_trainer_status(task['address'])['closures_run']:,} closures run"
     if isinstance(service, DataServiceError):
         raise service
-    match task["role"]:
-        case "data_worker":
-            rows = {w["pid"]: w["rows_sent"] for w in service.get("workers", ())}
-            return f"{rows.get(task['pid'], 0):,} rows streamed"
+    if task["role"] == "data_worker":
+        rows = {w["pid"]: w["rows_sent"] for w in service.get("workers", ())}
+        return f"{rows.get(task['pid'], 0):,} rows streamed"
     jobs = service.get("jobs", ())
     windows = sum(i.get("windows", {}).get("done", 0) for job in jobs for i in job["iterations"])
     return (

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from pstrain.errors import DataServiceError, FailedPreconditionError, InvalidArgumentError
-from pstrain.launch.layout import Addresses, Layout
+from pstrain.launch.layout import Layout
 from pstrain.resolvers.slurm import SlurmClusterResolver
 
 HOSTS_ENV: Final = "PSTRAIN_HOSTS"
@@ -225,12 +225,6 @@ def task_of(
     job, index = ("chief", 0) if part == "chief" else resolver.get_task_info()
     assert job is not None
     assert index is not None
-    return _command_and_environment(layout, job, index, addresses, python)
-
-
-def _command_and_environment(
-    layout: Layout, job: str, index: int, addresses: Addresses, python: str
-) -> tuple[list[str], dict[str, str]]:
     command = layout.command(job, index, addresses, python)
     return command, layout.environment(job, index, addresses)
 

@@ -96,7 +96,11 @@ class KubernetesClusterResolver(ClusterResolver):
         ``{"worker": 4, "ps": ("train-ps", 2)}``; without a name the set is called as the job.
         ``namespace`` None: the pod's own (POD_NAMESPACE, else the service account's).
         """
-        space = namespace or os.environ.get("POD_NAMESPACE") or _account_file("namespace")
+        space = (
+            namespace
+            or os.environ.get("POD_NAMESPACE")
+            or _account_file("namespace", SERVICE_ACCOUNT)
+        )
         if not space:
             raise FailedPreconditionError(
                 "which namespace? pass namespace=, or set POD_NAMESPACE by the downward API"
@@ -159,12 +163,12 @@ class KubernetesClusterResolver(ClusterResolver):
 
     def _get(self, query: str) -> dict[str, Any]:
         server = self._api_server or _api_server()
-        space = self._namespace or self._read("namespace") or "default"
+        space = self._namespace or _account_file("namespace", self._account) or "default"
         url = f"{server}/api/v1/namespaces/{urllib.parse.quote(space)}/pods?{query}"
         if not url.startswith(("https://", "http://")):
             raise InvalidArgumentError(f"api_server is an http(s) URL, got {server!r}")
         request = urllib.request.Request(url, headers={"Accept": "application/json"})
-        token = self._api_token or self._read("token")
+        token = self._api_token or _account_file("token", self._account)
         if token:
             request.add_header("Authorization", f"Bearer {token}")
         try:
@@ -186,9 +190,6 @@ class KubernetesClusterResolver(ClusterResolver):
             return ssl.create_default_context(cafile=authority)
         except ssl.SSLError as error:
             raise InvalidArgumentError(f"{authority} holds no certificate: {error}") from error
-
-    def _read(self, name: str) -> str:
-        return _account_file(name, self._account)
 
 
 def _stateful_set(job: str, replicas: Any) -> tuple[str, int]:
@@ -241,7 +242,7 @@ def _api_server() -> str:
     return f"https://{_bracketed(host)}:{os.environ.get('KUBERNETES_SERVICE_PORT', '443')}"
 
 
-def _account_file(name: str, folder: str = SERVICE_ACCOUNT) -> str:
+def _account_file(name: str, folder: str) -> str:
     try:
         with open(os.path.join(folder, name), encoding="utf-8") as stream:
             return stream.read().strip()

@@ -9,18 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-from pstrain.cluster import (
-    JOBS,
-    ClusterResolver,
-    ClusterSpec,
-    check_addresses,
-)
+from pstrain.cluster import JOBS, ClusterResolver, ClusterSpec, check_addresses
 from pstrain.config import ParameterConfig
-from pstrain.errors import (
-    DataLossError,
-    InvalidArgumentError,
-    InvalidTypeError,
-)
+from pstrain.errors import DataLossError, InvalidArgumentError, InvalidTypeError
 from pstrain.input_sharding import DistributedDatasetFunction, own_share
 from pstrain.paramserver.transport import FLOAT32, check_transport_dtype
 from pstrain.replica import Replica

@@ -7,7 +7,7 @@ and the other way round.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -111,35 +111,14 @@ class JoinedParameters:
     def device(self, ps: int) -> Any:
         return self.parts[ps].device
 
-    def fetch(self, requests: Sequence[Any]) -> NoReturn:  # noqa: ARG002
-        raise UnimplementedError(_NOT_TRAINED)
+    def _refuse(self, *_args: Any, **_arguments: Any) -> NoReturn:
+        raise UnimplementedError(
+            "a ShardedVariable made of given variables is a view of them: train its .variables, "
+            "or create it under a strategy with a variable_partitioner"
+        )
 
-    def apply(self, updates: Any, optimizer: Any, *, iterations: Any = None) -> NoReturn:  # noqa: ARG002
-        raise UnimplementedError(_NOT_TRAINED)
-
-    def create(self, spec: VariableSpec, value: Array | None = None) -> NoReturn:  # noqa: ARG002
-        raise UnimplementedError(_NOT_TRAINED)
-
-    def set_initial_values(self, spec: VariableSpec, value: Array, start: int = 0) -> NoReturn:  # noqa: ARG002
-        raise UnimplementedError(_NOT_TRAINED)
-
-    def barrier(self) -> NoReturn:
-        raise UnimplementedError(_NOT_TRAINED)
-
-    def check_current(self) -> NoReturn:
-        raise UnimplementedError(_NOT_TRAINED)
-
-    def snapshot(self, specs: Mapping[str, VariableSpec], tracking: Any = None) -> NoReturn:  # noqa: ARG002
-        raise UnimplementedError(_NOT_TRAINED)
-
-    def load(
-        self,
-        directory: str,  # noqa: ARG002
-        specs: Mapping[str, VariableSpec],  # noqa: ARG002
-        saved: Any,  # noqa: ARG002
-        agree: Any = None,  # noqa: ARG002
-    ) -> NoReturn:
-        raise UnimplementedError(_NOT_TRAINED)
+    create = set_initial_values = fetch = apply = _refuse
+    barrier = check_current = snapshot = load = _refuse
 
     def close(self) -> None:
         """Does nothing: the parts keep their own parameters."""
@@ -149,9 +128,3 @@ class JoinedParameters:
     ) -> Iterator[tuple[Any, ShardSpec, int, int]]:
         for index, a, b in overlaps(spec, start, stop):
             yield self.parts[index], spec.shards[index], a, b
-
-
-_NOT_TRAINED = (
-    "a ShardedVariable made of given variables is a view of them: train its .variables, "
-    "or create it under a strategy with a variable_partitioner"
-)

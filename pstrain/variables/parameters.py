@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,7 +50,6 @@ class ParametersSnapshot(Protocol):
         """Releases what the snapshot holds. Idempotent."""
 
 
-@runtime_checkable
 class Parameters(Protocol):
     """Access to the values of variables. Thread-safe."""
 

@@ -122,7 +122,7 @@ class CoordinatorNode(Process):
         self._rule, self._in_rounds = rule, isinstance(rule, Sync)
         self._functions: Any = weakref.WeakValueDictionary()
         self._keep = {
-            function: PickledFunction(function.__name__, pickle.dumps(function))
+            function: PickledFunction(function.__name__, pickle.dumps(function), function.__name__)
             for function in (*PROGRAMS, *LOOP, fail_alone, fit)
         }
         self._functions.update((each.id, each) for each in self._keep.values())
@@ -145,7 +145,7 @@ class CoordinatorNode(Process):
         self.core = (OrderedCore if is_async else WatchedCore)(
             attempts_max=ATTEMPTS_MAX,
             consistency=self._rule,
-            trainers_expected=len(world.trainers),
+            trainer_indices=range(len(world.trainers)),
         )
         self.scheduler = (HearingScheduler if is_async else WatchedScheduler)(
             self.core, ids=itertools.count(), capacity=64, trainer_timeout_s=300.0

@@ -113,7 +113,7 @@ def test_closure_with_committed_part_is_not_cancelled() -> None:
 
 
 def test_cancelled_closure_dropped_from_round_does_not_run_again() -> None:
-    state = CoordinatorState(Sync(1), 2)
+    state = CoordinatorState(Sync(1), range(2))
     for trainer in range(2):
         apply(state, decide.join_trainer(state, trainer, 1))
     for closure in range(2):
@@ -129,7 +129,7 @@ def test_cancelled_closure_dropped_from_round_does_not_run_again() -> None:
 
 
 def test_round_continues_without_cancelled_closure() -> None:
-    state = CoordinatorState(Sync(0), 2)
+    state = CoordinatorState(Sync(0), range(2))
     for trainer in range(2):
         apply(state, decide.join_trainer(state, trainer, 1))
     for closure in range(3):

@@ -137,7 +137,7 @@ def test_closures_of_random_dependency_graphs_all_end_once() -> None:
 
 
 def test_released_closure_keeps_its_scheduling_order_under_sync_rounds() -> None:
-    state = CoordinatorState(Sync(0), 2)
+    state = CoordinatorState(Sync(0), range(2))
     for trainer in range(2):
         apply(state, decide.join_trainer(state, trainer, 1))
     apply(state, decide.schedule(state, 0))

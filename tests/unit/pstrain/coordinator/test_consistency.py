@@ -61,7 +61,7 @@ class Scheduling(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.state = CoordinatorState(self.rule_of_trainers, self.trainers)
+        self.state = CoordinatorState(self.rule_of_trainers, range(self.trainers))
         self.scheduled = 0
         self.ended: dict[int, str] = {}
         self.to_drop: list[tuple[int, int, int]] = []
@@ -258,7 +258,7 @@ def started(state: CoordinatorState) -> list[tuple[int, int]]:
 
 
 def sync_state(rule: Sync, trainers: int, closures: int) -> CoordinatorState:
-    state = CoordinatorState(rule, trainers)
+    state = CoordinatorState(rule, range(trainers))
     for closure in range(closures):
         apply(state, decide.schedule(state, closure))
     for trainer in reversed(range(trainers)):
@@ -289,7 +289,7 @@ def test_round_assigns_closures_by_trainer_number_not_by_join_order() -> None:
 
 
 def test_rounds_wait_for_exactly_the_trainers_of_job_with_gaps_in_its_numbers() -> None:
-    state = CoordinatorState(Sync(), 2, (1, 5))
+    state = CoordinatorState(Sync(), (1, 5))
     for closure in range(2):
         apply(state, decide.schedule(state, closure))
     apply(state, decide.join_trainer(state, 1, 1))
@@ -514,7 +514,7 @@ def test_closure_without_changes_makes_no_other_closure_late() -> None:
 
 
 def test_joining_trainer_starts_at_clock_of_slowest_trainer() -> None:
-    state = CoordinatorState(Ssp(1), 2)
+    state = CoordinatorState(Ssp(1), range(2))
     apply(state, decide.join_trainer(state, 0, 4))
     for closure in range(9):
         apply(state, decide.schedule(state, closure))
@@ -531,6 +531,6 @@ def test_joining_trainer_starts_at_clock_of_slowest_trainer() -> None:
 
 
 def test_reopened_closures_wait_in_order_of_the_rounds_they_were_in() -> None:
-    state = CoordinatorState(consistency=Sync(1), trainers_expected=3)
+    state = CoordinatorState(consistency=Sync(1), trainer_indices=range(3))
     apply(state, reopen(state, {20: 11, 21: 10, 22: 10, 23: 11}))
     assert list(state.waiting) == [21, 22, 20, 23]

@@ -26,7 +26,7 @@ def apply(state: CoordinatorState, events: ev.Events) -> ev.Events:
 def begun_state(
     closures: int, trainers: int, rule: Consistency = ASYNC, slots: int = 1
 ) -> CoordinatorState:
-    state = CoordinatorState(rule, trainers)
+    state = CoordinatorState(rule, range(trainers))
     for trainer in range(trainers):
         apply(state, decide.join_trainer(state, trainer, slots))
     for closure in range(closures):

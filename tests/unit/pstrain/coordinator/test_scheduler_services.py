@@ -31,7 +31,7 @@ def test_service_named_later_is_told_of_trainers_lost_before() -> None:
 
 
 def test_failed_replacement_run_consumes_no_rows_of_prepared_closure() -> None:
-    core = Core(attempts_max=3, consistency=Sync(), trainers_expected=3)
+    core = Core(attempts_max=3, consistency=Sync(), trainer_indices=range(3))
     one = Scheduler(core, ids=itertools.count(), capacity=4, trainer_timeout_s=1.0)
     for trainer in range(3):
         one.trainer_joined(trainer, 1, Outbox())
