@@ -13,11 +13,12 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import numpy as np
 
+from dataservice.runtime.retry import retry_until
 from pstrain.cluster import ClusterResolver, check_training_cluster
 from pstrain.config import ParameterConfig
 from pstrain.consistency import Consistency, consistency_of
@@ -33,21 +34,18 @@ from pstrain.partition import PartitionFunction, shard_count, split_rows
 from pstrain.replica import Replica
 from pstrain.security import client_tls
 from pstrain.session_ids import new_session, renewed
+from pstrain.session_start import renew, take_over
 from pstrain.strategy_extended import Extended
 from pstrain.strategy_scope import Scope
 from pstrain.trainer.client import RemoteParameters
 from pstrain.variables.base import BaseVariable
-from pstrain.variables.placement import Colocated, ShardPlacer, placer
+from pstrain.variables.placement import ShardPlacer, placer
 
 __all__ = ["ParameterServerStrategy", "Replica"]
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-_RETRY_S = 0.1
-_RETRY_MAX_S = 2.0
-_REPORT_EVERY_S = 5.0
 
 
 class ParameterServerStrategy(Replica):
@@ -117,7 +115,6 @@ class ParameterServerStrategy(Replica):
             transport_dtype=transport_dtype,
         )
         self.parameters.consistency = self._consistency
-        self.extended = Extended(self)
         # The ClusterCoordinator lives as long as its strategy. Servers apply a closure's changes
         # once per session, so closure numbers are unique within a session, and so are the numbers
         # that count how often a trainer joined it.
@@ -125,6 +122,7 @@ class ParameterServerStrategy(Replica):
         self.closure_ids = itertools.count()
         self.incarnations = itertools.count(1)
         self._placement = _ServerPlacement(self, shard_placer)
+        self.extended = Extended(self, self._placement)
         self._begin(None)
         if isinstance(cluster_resolver, ClusterResolver):
             cluster_resolver.note_strategy(self)
@@ -211,30 +209,22 @@ class ParameterServerStrategy(Replica):
         self._begin(self.session)
 
     def _begin(self, replaced: str | None) -> None:
+        """Begins the session in place of ``replaced``, an earlier one of this strategy, or of any.
+
+        AbortedError if another coordinator takes the servers over at the same time, in a session
+        that is newer.
+        """
         deadline_s = time.monotonic() + self._config.start_timeout_s
         if replaced is None:
-            self._take_over(deadline_s)
+            sessions = [status["session"] for status in self._statuses(deadline_s)]
+            self._change_session(new_session(sessions))
+            take_over(len(sessions), functools.partial(self._begin_at, deadline_s))
         else:
-            while not self._replace(replaced, deadline_s):
+            while not self._renew(replaced, deadline_s):
                 pass
         self.parameters.forget_values()
         for variable in self._placement.variables:
             self.parameters.create(variable.spec)
-
-    def _take_over(self, deadline_s: float) -> None:
-        """Takes over every server from whichever session it has, in two rounds.
-
-        The session is newer than those that the servers have. AbortedError if another coordinator
-        takes them over at the same time, in a session that is still newer.
-
-        A replaced coordinator may restore its own session on a server that restarts, as long as it
-        still holds another server. After the first round it holds none, so any server tells it
-        that it was replaced; the second round takes back the servers that it restored meanwhile.
-        """
-        statuses = self._statuses(deadline_s)
-        self._change_session(new_session(status["session"] for status in statuses))
-        for ps in 2 * tuple(range(len(statuses))):
-            self._begin_at(ps, deadline_s)
 
     def _change_session(self, session: str) -> None:
         self.session = session
@@ -260,87 +250,57 @@ class ParameterServerStrategy(Replica):
         for variable in self._placement.variables:
             self.parameters.reset_initial_values(variable.spec)
 
-    def place(self, shape: tuple[int, ...], dtype: str) -> int:
-        """Returns the number of shards that a variable of this shape and dtype is cut into."""
-        return shard_count(self._partitioner, shape, dtype)
+    def _renew(self, replaced: str, deadline_s: float) -> bool:
+        """False if a server restarts meanwhile: the call then has to be repeated.
 
-    def placement_on(self, server: int) -> Any:
-        """Returns a placement that puts whole, uncut variables on one server."""
-        return _ServerPlacement(self, Colocated(server), self._placement)
-
-    def _replace(self, replaced: str, deadline_s: float) -> bool:
-        """Begins the session on every server, but takes none over from another coordinator.
-
-        Starts with the servers that have a session, because these tell whether another coordinator
-        has taken over. Returns False if a server restarted after its status was read: the call
-        then has to be repeated. Raises ServerRestartedError for this after the deadline.
+        Raises ServerRestartedError for this after the deadline.
         """
-        looked = enumerate(self._statuses(deadline_s))
+        statuses = self._statuses(deadline_s)
         try:
-            for ps, status in sorted(looked, key=lambda found: found[1]["session"] is None):
-                self._begin_at(ps, deadline_s, replaced, status["incarnation"])
+            renew(replaced, statuses, functools.partial(self._begin_at, deadline_s))
         except ServerRestartedError:
             if time.monotonic() > deadline_s:
                 raise
             return False
         return True
 
-    def _begin_at(self, ps: int, deadline_s: float, *conditions: str) -> None:
+    def _begin_at(self, deadline_s: float, ps: int, *conditions: str) -> None:
         begin = functools.partial(self.parameters.begin_session, ps, *conditions)
         if self._answer_of(ps, deadline_s, begin):
             notify_at_exit(self._resolver, self.session, self.tls)
 
     def _answer_of(self, ps: int, deadline_s: float, call: Callable[[], T]) -> T:
-        """Calls server ``ps`` until it answers, with backoff, and returns its answer.
-
-        UnavailableError if it has not answered by the deadline.
-        """
+        """Calls server ``ps`` until it answers; UnavailableError if it has not by the deadline."""
         address = self.parameters.addresses[ps]
-        pause_s, report_at_s = _RETRY_S, time.monotonic() + _REPORT_EVERY_S
-        while True:
-            try:
-                return call()
-            except (UnavailableError, DeadlineExceededError) as error:
-                now_s = time.monotonic()
-                if now_s + pause_s > deadline_s:
-                    raise UnavailableError(
-                        f"parameter server {ps} at {address} did not answer within "
-                        f"{self._config.start_timeout_s:.0f} s; start the cluster's 'ps' tasks "
-                        f"({error})"
-                    ) from error
-                if now_s >= report_at_s:
-                    logger.warning("waiting for parameter server %d at %s", ps, address)
-                    report_at_s = now_s + _REPORT_EVERY_S
-            threading.Event().wait(pause_s)
-            pause_s = min(2 * pause_s, _RETRY_MAX_S)
+        try:
+            return retry_until(
+                lambda _limit_s: call(),
+                waiting_for=f"parameter server {ps} at {address} (start the cluster's 'ps' tasks)",
+                timeout_s=max(0.0, deadline_s - time.monotonic()),
+                attempt_timeout_s=self._config.request_timeout_s,
+                wait=threading.Event().wait,
+            )
+        except DeadlineExceededError as error:
+            raise UnavailableError(str(error)) from error
 
 
 class _ServerPlacement:
-    """The placement of variables on parameter servers, cut by the strategy's partitioner.
+    """The placement of variables on parameter servers, cut by the strategy's partitioner."""
 
-    ``sibling``: a placement of the same strategy, with which this one shares the ids and the list
-    of variables; it does not cut variables.
-    """
-
-    def __init__(
-        self,
-        strategy: ParameterServerStrategy,
-        shard_placer: ShardPlacer,
-        sibling: _ServerPlacement | None = None,
-    ) -> None:
+    def __init__(self, strategy: ParameterServerStrategy, shard_placer: ShardPlacer) -> None:
         self.parameters = strategy.parameters
         self.num_workers = strategy.num_input_pipelines
-        self.variables: list[BaseVariable] = [] if sibling is None else sibling.variables
-        self._ids: Iterator[int] = itertools.count() if sibling is None else sibling._ids
-        self._lock: threading.Lock = threading.Lock() if sibling is None else sibling._lock
-        self._count_shards = strategy.place if sibling is None else _uncut
+        self.variables: list[BaseVariable] = []
+        self._partitioner = strategy.variable_partitioner
         self._placer = shard_placer
+        self._ids = itertools.count()
+        self._lock = threading.Lock()
 
     def next_id(self) -> int:
         return next(self._ids)
 
     def place(self, shape: tuple[int, ...], dtype: str) -> list[int]:
-        shards = self._count_shards(shape, dtype)
+        shards = shard_count(self._partitioner, shape, dtype)
         row_bytes = math.prod(shape[1:]) * np.dtype(dtype).itemsize
         rows = split_rows(shape[0] if shape else 1, shards)
         return self._placer.place([(stop - start) * row_bytes for start, stop in rows])
@@ -348,7 +308,3 @@ class _ServerPlacement:
     def created(self, variable: BaseVariable) -> None:
         with self._lock:
             self.variables.append(variable)
-
-
-def _uncut(shape: tuple[int, ...], dtype: str) -> int:  # noqa: ARG001
-    return 1

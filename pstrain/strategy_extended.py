@@ -13,34 +13,27 @@ from typing import Any, Protocol
 from pstrain.cluster import ClusterResolver
 from pstrain.errors import InvalidArgumentError
 from pstrain.replica import ReduceOp
-from pstrain.variables.scope import Placement, placement_scope
+from pstrain.variables.scope import OneServerPlacement, Placement, placement_scope
 
 
-class Extensible(Protocol):
+class Scoped(Protocol):
     """What this module needs of a strategy."""
-
-    parameters: Any
 
     @property
     def cluster_resolver(self) -> ClusterResolver: ...
     def scope(self) -> AbstractContextManager[Any]: ...
-    def placement_on(self, server: int) -> Placement: ...
 
 
-class Extended:
-    """The object behind ``strategy.extended``, with TensorFlow's names."""
+class VariablePlaces:
+    """Control over where the variables of a strategy go, as ``placement`` says by default."""
 
-    def __init__(self, strategy: Extensible) -> None:
-        spec = strategy.cluster_resolver.cluster_spec()
+    def __init__(self, strategy: Scoped, placement: Placement) -> None:
         self._strategy = strategy
-        self.worker_devices = _devices("worker", spec.task_indices("worker"))
-        self.parameter_devices = _devices("ps", range(spec.num_tasks("ps")))
-        self.should_checkpoint = True
-        self.should_save_summary = True
+        self._placement = placement
 
     def variable_created_in_scope(self, variable: Any) -> bool:
-        """True if ``variable`` lives on this strategy's parameter servers."""
-        return getattr(variable, "parameters", None) is self._strategy.parameters
+        """True if ``variable`` lives where this strategy's scope places its variables."""
+        return getattr(variable, "parameters", None) is self._placement.parameters
 
     @contextmanager
     def colocate_vars_with(self, colocate_with_variable: Any) -> Iterator[None]:
@@ -48,12 +41,29 @@ class Extended:
 
         InvalidArgumentError for a variable of another strategy or of none.
         """
-        server = server_of(colocate_with_variable, self)
+        if not self.variable_created_in_scope(colocate_with_variable):
+            raise InvalidArgumentError(
+                f"{colocate_with_variable!r} was not made in this strategy's scope, so nothing can "
+                "be placed beside it"
+            )
+        server = _server_of(colocate_with_variable)
         with (
             self._strategy.scope(),
-            placement_scope(self._strategy.placement_on(server)),
+            placement_scope(OneServerPlacement(self._placement, server)),
         ):
             yield
+
+
+class Extended(VariablePlaces):
+    """The object behind ``strategy.extended``, with TensorFlow's names."""
+
+    def __init__(self, strategy: Scoped, placement: Placement) -> None:
+        super().__init__(strategy, placement)
+        spec = strategy.cluster_resolver.cluster_spec()
+        self.worker_devices = _devices("worker", spec.task_indices("worker"))
+        self.parameter_devices = _devices("ps", range(spec.num_tasks("ps")))
+        self.should_checkpoint = True
+        self.should_save_summary = True
 
     def reduce_to(
         self,
@@ -88,16 +98,8 @@ class Extended:
         return result if group else (result,)
 
 
-def server_of(variable: Any, extended: Any) -> int:
-    """Returns the server that holds a variable's first rows.
-
-    InvalidArgumentError unless the strategy of ``extended`` has placed the variable.
-    """
-    if not extended.variable_created_in_scope(variable):
-        raise InvalidArgumentError(
-            f"{variable!r} was not made in this strategy's scope, so nothing can be placed beside "
-            "it"
-        )
+def _server_of(variable: Any) -> int:
+    """Returns the server that holds a variable's first rows."""
     shards = variable.spec.shards
     # A part of a ShardedVariable carries the spec of the whole variable.
     own = next((each for each in shards if each.row_stop > variable.first_row), shards[0])

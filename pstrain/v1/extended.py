@@ -5,40 +5,30 @@ Knows neither sessions nor training. Invariant: what is done once for all worker
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
 from typing import Any, Protocol
 
-from pstrain.cluster import ClusterResolver
-from pstrain.strategy_extended import server_of
-from pstrain.v1.placement import OneServerPlacement
-from pstrain.variables.scope import Placement, placement_scope
+from pstrain.strategy_extended import Scoped, VariablePlaces
+from pstrain.variables.scope import Placement
 
 
-class Extensible(Protocol):
+class Extensible(Scoped, Protocol):
     """What this module needs of the strategy."""
 
     is_chief: bool
     placement: Placement
 
-    @property
-    def cluster_resolver(self) -> ClusterResolver: ...
-    def scope(self) -> AbstractContextManager[Any]: ...
-    def run(
-        self,
-        fn: Callable[..., Any],
-        args: tuple[Any, ...] | list[Any] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any: ...
+    def run(self, fn: Any, args: Any, kwargs: Any) -> Any: ...
 
 
-class Extended:
+class Extended(VariablePlaces):
     """The ``extended`` attribute of one strategy."""
 
     def __init__(self, strategy: Extensible) -> None:
-        spec = strategy.cluster_resolver.cluster_spec()
+        super().__init__(strategy, strategy.placement)
+        self._run = strategy.run
         resolver = strategy.cluster_resolver
-        self._strategy = strategy
+        spec = resolver.cluster_spec()
         servers = spec.num_tasks("ps") if spec else 0
         own = f"/job:{resolver.task_type}/task:{resolver.task_id}" if spec else "/job:localhost"
         self.worker_devices = (own,)
@@ -55,21 +45,4 @@ class Extended:
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         """Calls ``fn`` for this worker's only replica."""
-        return self._strategy.run(fn, args, kwargs)
-
-    def variable_created_in_scope(self, variable: Any) -> bool:
-        """True if ``variable`` lives where this strategy's scope places its variables."""
-        return getattr(variable, "parameters", None) is self._strategy.placement.parameters
-
-    @contextmanager
-    def colocate_vars_with(self, colocate_with_variable: Any) -> Iterator[None]:
-        """Places variables made inside on the server of ``colocate_with_variable``.
-
-        InvalidArgumentError if that is a variable of another strategy or of none.
-        """
-        server = server_of(colocate_with_variable, self)
-        with (
-            self._strategy.scope(),
-            placement_scope(OneServerPlacement(self._strategy.placement, server)),
-        ):
-            yield
+        return self._run(fn, args, kwargs)

@@ -11,14 +11,13 @@ variables have their values, and a session that was replaced never comes back.
 from __future__ import annotations
 
 import functools
-import logging
 import threading
-import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import numpy as np
 
+from dataservice.runtime.retry import retry_until
 from pstrain import initializers
 from pstrain.config import ParameterConfig
 from pstrain.errors import (
@@ -30,18 +29,14 @@ from pstrain.errors import (
     UnavailableError,
 )
 from pstrain.session_ids import new_session, renewed
+from pstrain.session_start import renew, take_over
 from pstrain.trainer.client import RemoteParameters
 from pstrain.vocabulary import ShardSpec, VariableSpec
-
-logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 _KIND = "-v1"
 _ASK_TIMEOUT_S = 5.0
-_RETRY_S = 0.05
-_RETRY_MAX_S = 1.0
-_REPORT_EVERY_S = 5.0
 # Variables that a program makes never have negative ids.
 _STAGE_ID, _DONE_ID = -1, -2
 
@@ -121,62 +116,53 @@ class Membership:
         return any(session not in mine for session in self._sessions())
 
     def _begin(self) -> None:
-        statuses = self._statuses()
-        if self._begun is None:
-            known = [status["session"] for status in statuses.values()]
+        begun = self._begun
+        if begun is None:
+            known = [status["session"] for status in self._statuses()]
             self._parameters.change_session(new_session(known, _KIND))
-        elif self._begun == self._parameters.session:
-            self._parameters.change_session(renewed(self._begun))
-        if not self._begin_on(statuses):
+            take_over(len(known), self._begin_at)
+        else:
+            if begun == self._parameters.session:
+                self._parameters.change_session(renewed(begun))
             wait_for(
                 "the parameter servers to stay up while the session begins; their logs say why "
                 "they were restarted",
                 self._timeout_s,
-                lambda: self._begin_on(self._statuses()),
+                lambda: self._renew(begun),
             )
         self._begun = self._parameters.session
         for spec in (self._stages, self._done):
             self._parameters.create(spec)
         self._stage, self.others_train = 0, False
 
-    def _statuses(self) -> dict[int, dict[str, Any]]:
-        """Returns the status of every server, once each has answered."""
-        return {
-            ps: self._answer_of(ps, functools.partial(self._parameters.status, ps))
-            for ps in range(len(self._parameters.addresses))
-        }
-
-    def _begin_on(self, statuses: dict[int, dict[str, Any]]) -> bool:
-        """Begins the session on servers; False if one was restarted after its status was read.
-
-        A session that is renewed begins first where there is a session, because these servers tell
-        whether another chief has taken over. A new one begins in two rounds: until it has begun
-        everywhere, the chief that it replaces may renew its own on a server that restarts.
-        """
-        if self._begun is None:
-            for ps in 2 * tuple(statuses):
-                self._answer_of(ps, functools.partial(self._reset, ps))
-            return True
+    def _renew(self, replaced: str) -> bool:
+        """Begins the session in place of ``replaced``; False if a server restarts meanwhile."""
         try:
-            for ps, status in sorted(statuses.items(), key=lambda each: each[1]["session"] is None):
-                conditions = self._begun, status["incarnation"]
-                self._answer_of(ps, functools.partial(self._reset, ps, *conditions))
+            renew(replaced, self._statuses(), self._begin_at)
         except ServerRestartedError:
             return False
         return True
 
+    def _statuses(self) -> list[dict[str, Any]]:
+        """Returns the status of every server, once each has answered."""
+        return [
+            self._answer_of(ps, functools.partial(self._parameters.status, ps))
+            for ps in range(len(self._parameters.addresses))
+        ]
+
+    def _begin_at(self, ps: int, *conditions: str) -> None:
+        self._answer_of(ps, functools.partial(self._parameters.begin_session, ps, *conditions))
+
     def _answer_of(self, ps: int, ask: Callable[[], T]) -> T:
         address = self._parameters.addresses[ps]
         what = f"parameter server {ps} at {address}; start the cluster's 'ps' tasks"
-        return wait_for(what, self._timeout_s, ask)
+        # In a list, because an answer may be false.
+        (answer,) = wait_for(what, self._timeout_s, lambda: [ask()])
+        return answer
 
     def _publish(self, stage: int) -> None:
         self._parameters.assign(self._stages, "set", np.array([stage]))
         self._stage = stage
-
-    def _reset(self, ps: int, *conditions: str) -> bool:
-        self._parameters.begin_session(ps, *conditions)
-        return True
 
     def _sessions(self) -> list[str | None]:
         return self._parameters.sessions(timeout_s=_ASK_TIMEOUT_S)
@@ -239,27 +225,23 @@ def wait_for(what: str, timeout_s: float, attempt: Callable[[], T | None]) -> T:
     UnavailableError and DeadlineExceededError of an attempt count as a failure to be repeated.
     After ``timeout_s`` raises DeadlineExceededError, which says ``what`` was waited for.
     """
-    deadline_s = time.monotonic() + timeout_s
-    pause_s, report_at_s = _RETRY_S, time.monotonic() + _REPORT_EVERY_S
-    pause = threading.Event()
-    while True:
-        error: Any = None
-        try:
-            found = attempt()
-            if found:
-                return found
-        except (UnavailableError, DeadlineExceededError) as failure:
-            error = failure
-        now_s = time.monotonic()
-        if now_s + pause_s > deadline_s:
-            raise DeadlineExceededError(
-                f"waited {timeout_s:.0f} s for {what}" + (f" ({error})" if error else "")
-            ) from error
-        if now_s >= report_at_s:
-            logger.warning("waiting for %s", what)
-            report_at_s = now_s + _REPORT_EVERY_S
-        pause.wait(pause_s)
-        pause_s = min(2 * pause_s, _RETRY_MAX_S)
+
+    def once(_limit_s: float) -> T:
+        found = attempt()
+        if not found:
+            raise UnavailableError("not yet")
+        return found
+
+    try:
+        return retry_until(
+            once,
+            waiting_for=what,
+            timeout_s=timeout_s,
+            attempt_timeout_s=_ASK_TIMEOUT_S,
+            wait=threading.Event().wait,
+        )
+    except UnavailableError as error:
+        raise DeadlineExceededError(str(error)) from error.__cause__
 
 
 def _counter_spec(number: int, name: str, size: int) -> VariableSpec:

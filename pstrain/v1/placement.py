@@ -25,7 +25,6 @@ from pstrain.features.eviction import Eviction
 from pstrain.trainer.client import RemoteParameters
 from pstrain.v1.membership import wait_for
 from pstrain.variables.base import BaseVariable
-from pstrain.variables.scope import Placement
 from pstrain.vocabulary import VariableSpec
 
 logger = logging.getLogger(__name__)
@@ -140,16 +139,3 @@ class ServerPlacement:
         with self._lock:
             self.variables.append(variable)
             self.parameters.made.add(variable.spec.id)
-
-
-class OneServerPlacement:
-    """A placement on one server, in all else the same as ``placement``."""
-
-    def __init__(self, placement: Placement, server: int) -> None:
-        self.parameters = placement.parameters
-        self.num_workers = placement.num_workers
-        self.next_id, self.created = placement.next_id, placement.created
-        self._server = server
-
-    def place(self, shape: tuple[int, ...], dtype: str) -> list[int]:  # noqa: ARG002
-        return [self._server]

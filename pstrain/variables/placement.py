@@ -55,16 +55,6 @@ class ByteBalanced:
         return server
 
 
-class Colocated:
-    """Places all shards on one server."""
-
-    def __init__(self, server: int) -> None:
-        self._server = server
-
-    def place(self, sizes_bytes: Sequence[int]) -> list[int]:
-        return [self._server] * len(sizes_bytes)
-
-
 _PLACERS: dict[str, type[RoundRobin | ByteBalanced]] = {
     "round_robin": RoundRobin,
     "bytes": ByteBalanced,

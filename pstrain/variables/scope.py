@@ -39,8 +39,8 @@ class Placement(Protocol):
 class LocalPlacement:
     """Variables of this process, never cut."""
 
-    def __init__(self, parameters: LocalParameters | None = None) -> None:
-        self.parameters = LocalParameters() if parameters is None else parameters
+    def __init__(self) -> None:
+        self.parameters = LocalParameters()
 
     def next_id(self) -> int:
         return self.parameters.next_id()
@@ -54,6 +54,19 @@ class LocalPlacement:
 
     def created(self, variable: Any) -> None:
         """Does nothing: local variables are lost with the process, so no list of them is needed."""
+
+
+class OneServerPlacement:
+    """A placement of whole variables on one server, in all else the same as ``placement``."""
+
+    def __init__(self, placement: Placement, server: int) -> None:
+        self.parameters = placement.parameters
+        self.num_workers = placement.num_workers
+        self.next_id, self.created = placement.next_id, placement.created
+        self._server = server
+
+    def place(self, shape: tuple[int, ...], dtype: str) -> list[int]:  # noqa: ARG002
+        return [self._server]
 
 
 _placement: ContextVar[Placement | None] = ContextVar("pstrain_placement", default=None)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pstrain.errors import InvalidArgumentError
-from pstrain.variables.placement import ByteBalanced, Colocated, RoundRobin, placer
+from pstrain.variables.placement import ByteBalanced, RoundRobin, placer
 
 
 def test_round_robin_placement_takes_servers_in_turn_by_shard() -> None:
@@ -33,10 +33,6 @@ def test_byte_balanced_servers_differ_by_at_most_largest_shard(
     for server, size in zip(ByteBalanced(servers).place(sizes), sizes, strict=True):
         held[server] += size
     assert max(held) - min(held) <= max(sizes, default=0)
-
-
-def test_colocated_placement_puts_all_shards_on_one_server() -> None:
-    assert Colocated(1).place([5, 6]) == [1, 1]
 
 
 def test_unknown_placement_is_refused_by_name() -> None:

@@ -514,7 +514,9 @@ def test_whole_floats_are_accepted_as_integer_initial_values() -> None:
 
 
 def test_fetch_and_apply_handle_rows_and_whole_variables_together(table: Any) -> None:
-    with placement_scope(LocalPlacement(table.parameters)):
+    beside = LocalPlacement()
+    beside.parameters = table.parameters
+    with placement_scope(beside):
         bias = Variable(1.0, name="bias")
         steps = Variable(0, name="steps")
     lookup, whole = table.parameters.fetch(
