@@ -169,10 +169,10 @@ class ConsistencyChecker(TrainingChecker):
 class WatchedCore(OrderedCore):
     """The real core, which shows its facts to the checker."""
 
-    def apply(self, decision: Any) -> None:
-        for event in decision.events:
+    def apply(self, events: ev.Events) -> None:
+        for event in events:
             STAGE.world.checker.decided(event)
-        super().apply(decision)
+        super().apply(events)
 
 
 class WatchedScheduler(HearingScheduler):
