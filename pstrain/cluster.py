@@ -235,20 +235,28 @@ def check_training_cluster(spec: ClusterSpec, task_type: str | None, task_id: in
             "the cluster spec is empty: set TF_CONFIG, or pass "
             'SimpleClusterResolver(ClusterSpec({"worker": [...], "ps": [...]}))'
         )
-    unknown = [job for job in spec.jobs if job not in JOBS]
-    if unknown:
-        raise InvalidArgumentError(f"unknown jobs {unknown} in the cluster; known: {list(JOBS)}")
-    for job in ("chief", "evaluator"):
-        if job in spec.jobs and spec.num_tasks(job) > 1:
-            raise InvalidArgumentError(f"at most one {job}, got {spec.num_tasks(job)}")
-    for job in ("worker", "ps"):
-        if job not in spec.jobs or spec.num_tasks(job) == 0:
-            raise InvalidArgumentError(f"the cluster needs at least one {job!r} task: {spec}")
-    check_addresses(spec)
+    check_jobs(spec, needed=("worker", "ps"), single=("chief", "evaluator"))
     _check_own_task(spec, task_type, task_id)
 
 
-def check_addresses(spec: ClusterSpec) -> None:
+def check_jobs(spec: ClusterSpec, *, needed: Sequence[str], single: Sequence[str]) -> None:
+    """Raises ValueError for an unknown job, a missing or superfluous task, or a wrong address.
+
+    Jobs in ``needed`` have at least one task, those in ``single`` at most one.
+    """
+    unknown = [job for job in spec.jobs if job not in JOBS]
+    if unknown:
+        raise InvalidArgumentError(f"unknown jobs {unknown} in the cluster; known: {list(JOBS)}")
+    for job in single:
+        if job in spec.jobs and spec.num_tasks(job) > 1:
+            raise InvalidArgumentError(f"at most one {job}, got {spec.num_tasks(job)}")
+    for job in needed:
+        if job not in spec.jobs or spec.num_tasks(job) == 0:
+            raise InvalidArgumentError(f"the cluster needs at least one {job!r} task: {spec}")
+    _check_addresses(spec)
+
+
+def _check_addresses(spec: ClusterSpec) -> None:
     """Raises ValueError unless trainers and parameter servers have distinct HOST:PORT addresses."""
     tasks: dict[str, str] = {}
     for job in ("worker", "ps"):

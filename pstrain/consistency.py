@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
-from dataservice.runtime.arguments import nearest
+from dataservice.runtime.arguments import integer_at_least, nearest
 from pstrain.errors import InvalidArgumentError
 
 __all__ = ["ASYNC", "Async", "Consistency", "Ssp", "Sync", "consistency_of", "ssp", "sync"]
@@ -54,7 +54,8 @@ class Ssp(_Rule):
     name: ClassVar[str] = "ssp"
 
     def __post_init__(self) -> None:
-        _check_count("staleness", self.staleness)
+        staleness = integer_at_least(self.staleness, 0, "staleness")
+        object.__setattr__(self, "staleness", staleness)
 
     def may_start(self, finished: int, running: int, slowest: int) -> bool:
         """True if a trainer may start one more closure; ``slowest``: the lowest live clock."""
@@ -77,7 +78,8 @@ class Sync(_Rule):
     name: ClassVar[str] = "sync"
 
     def __post_init__(self) -> None:
-        _check_count("backup_workers", self.backup_workers)
+        spare = integer_at_least(self.backup_workers, 0, "backup_workers")
+        object.__setattr__(self, "backup_workers", spare)
 
     def full(self, trainers: int) -> int:
         """Returns how many closures a round takes in a cluster with this many trainers."""
@@ -133,8 +135,3 @@ def consistency_of(value: Any, trainers: int) -> Consistency:
         f"pstrain.consistency.sync(backup_workers=...), got {value!r}"
         f"{nearest(value, ('async', 'sync'))}"
     )
-
-
-def _check_count(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise InvalidArgumentError(f"{name} must be an integer of at least 0, got {value!r}")

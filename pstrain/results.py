@@ -86,41 +86,45 @@ def _pack(value: Any, buffers: list[bytes]) -> Any:
     if isinstance(value, dict):
         pairs = [[_pack(k, buffers), _pack(v, buffers)] for k, v in value.items()]
         return ["dict", *pairs]
-    buffers.append(b"")
-    index = len(buffers) - 1
     if isinstance(value, bytes):
-        buffers[index] = value
-        return ["bytes", index]
+        return ["bytes", _put(buffers, value)]
     if isinstance(value, np.ndarray | np.generic):
-        _check_array(value)
-        array = np.asarray(value)
-        # Large results are mostly the counts of metrics, in which most values are 0.
-        sparse = sparse_arrays.packed(array)
-        if sparse is not None:
-            buffers[index] = sparse.data
-            types = [sparse.gap_type, sparse.value_type]
-            return ["sparse", index, array.dtype.str, list(array.shape), *types]
-        buffers[index] = _compressed(array.tobytes())
-        kind = "scalar" if isinstance(value, np.generic) else "array"
-        return [kind, index, array.dtype.str, list(array.shape)]
+        return _pack_array(value, buffers)
     if isinstance(value, pa.RecordBatch | pa.Table):
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, value.schema) as writer:
             writer.write(value)
-        buffers[index] = sink.getvalue().to_pybytes()
-        return ["batch" if isinstance(value, pa.RecordBatch) else "table", index]
-    if hasattr(value, "__array__") and not hasattr(value, "columns"):
-        buffers.pop()
-        return _pack(np.asarray(value), buffers)
-    if hasattr(value, "__array__"):
+        kind = "batch" if isinstance(value, pa.RecordBatch) else "table"
+        return [kind, _put(buffers, sink.getvalue().to_pybytes())]
+    if not hasattr(value, "__array__"):
+        raise InvalidArgumentError(
+            f"a closure can't return a {type(value).__name__}: return numbers, strings, NumPy "
+            "arrays, Arrow batches, or lists, tuples and dicts of them"
+        )
+    if hasattr(value, "columns"):
         raise InvalidArgumentError(
             f"a closure can't return a {type(value).__name__}, whose names of columns an array "
             "would lose: return pyarrow.Table.from_pandas(frame), or its values, frame.to_numpy()"
         )
-    raise InvalidArgumentError(
-        f"a closure can't return a {type(value).__name__}: return numbers, strings, NumPy "
-        "arrays, Arrow batches, or lists, tuples and dicts of them"
-    )
+    return _pack(np.asarray(value), buffers)
+
+
+def _pack_array(value: Any, buffers: list[bytes]) -> list[Any]:
+    _check_array(value)
+    array = np.asarray(value)
+    about = [array.dtype.str, list(array.shape)]
+    # Large results are mostly the counts of metrics, in which most values are 0.
+    sparse = sparse_arrays.packed(array)
+    if sparse is not None:
+        return ["sparse", _put(buffers, sparse.data), *about, sparse.gap_type, sparse.value_type]
+    kind = "scalar" if isinstance(value, np.generic) else "array"
+    return [kind, _put(buffers, _compressed(array.tobytes())), *about]
+
+
+def _put(buffers: list[bytes], data: bytes) -> int:
+    """Adds a buffer; returns its index."""
+    buffers.append(data)
+    return len(buffers) - 1
 
 
 def _check_array(value: Any) -> None:

@@ -10,13 +10,10 @@ from __future__ import annotations
 import functools
 import itertools
 import logging
-import math
 import threading
 import time
 from collections.abc import Callable
 from typing import Any, TypeVar
-
-import numpy as np
 
 from dataservice.runtime.retry import retry_until
 from pstrain.cluster import ClusterResolver, check_training_cluster
@@ -30,7 +27,7 @@ from pstrain.errors import (
 )
 from pstrain.exit_notice import notify_at_exit
 from pstrain.paramserver.transport import FLOAT32
-from pstrain.partition import PartitionFunction, shard_count, split_rows
+from pstrain.partition import PartitionFunction
 from pstrain.replica import Replica
 from pstrain.security import client_tls
 from pstrain.session_ids import new_session, renewed
@@ -39,7 +36,7 @@ from pstrain.strategy_extended import Extended
 from pstrain.strategy_scope import Scope
 from pstrain.trainer.client import RemoteParameters
 from pstrain.variables.base import BaseVariable
-from pstrain.variables.placement import ShardPlacer, placer
+from pstrain.variables.placement import ServerPlacement, placer
 
 __all__ = ["ParameterServerStrategy", "Replica"]
 
@@ -121,7 +118,9 @@ class ParameterServerStrategy(Replica):
         self.coordinator: Any = None
         self.closure_ids = itertools.count()
         self.incarnations = itertools.count(1)
-        self._placement = _ServerPlacement(self, shard_placer)
+        self._placement = ServerPlacement(
+            self.parameters, self.num_input_pipelines, shard_placer, variable_partitioner
+        )
         self.extended = Extended(self, self._placement)
         self._begin(None)
         if isinstance(cluster_resolver, ClusterResolver):
@@ -282,29 +281,3 @@ class ParameterServerStrategy(Replica):
             )
         except DeadlineExceededError as error:
             raise UnavailableError(str(error)) from error
-
-
-class _ServerPlacement:
-    """The placement of variables on parameter servers, cut by the strategy's partitioner."""
-
-    def __init__(self, strategy: ParameterServerStrategy, shard_placer: ShardPlacer) -> None:
-        self.parameters = strategy.parameters
-        self.num_workers = strategy.num_input_pipelines
-        self.variables: list[BaseVariable] = []
-        self._partitioner = strategy.variable_partitioner
-        self._placer = shard_placer
-        self._ids = itertools.count()
-        self._lock = threading.Lock()
-
-    def next_id(self) -> int:
-        return next(self._ids)
-
-    def place(self, shape: tuple[int, ...], dtype: str) -> list[int]:
-        shards = shard_count(self._partitioner, shape, dtype)
-        row_bytes = math.prod(shape[1:]) * np.dtype(dtype).itemsize
-        rows = split_rows(shape[0] if shape else 1, shards)
-        return self._placer.place([(stop - start) * row_bytes for start, stop in rows])
-
-    def created(self, variable: BaseVariable) -> None:
-        with self._lock:
-            self.variables.append(variable)

@@ -38,7 +38,7 @@ class Weighting:
 
         DataError for values that are no weights, and for class weights of labels in between.
         """
-        weights = None if self._column is None else self._read(batch, self._column)
+        weights = None if self._column is None else _read(batch, self._column)
         if self._by_label is None:
             return weights
         classes = labels.astype(np.intp)
@@ -51,21 +51,21 @@ class Weighting:
         by_label = self._by_label[classes]
         return by_label if weights is None else weights * by_label
 
-    @staticmethod
-    def _read(batch: Any, column: str) -> Weights:
-        if isinstance(batch, Features):
-            raise DataError(
-                f"encoded batches have no column {column!r} of weights: let the data yield record "
-                "batches"
-            )
-        rows = as_batch(batch, {column})
-        if column not in rows.schema.names:
-            names = batch if isinstance(batch, Mapping) else rows.schema.names
-            raise DataError(
-                f"the data has no column {column!r} of weights; it has {', '.join(names)}: name "
-                "the right one by sample_weight="
-            )
-        return finite_weights(f"weights of column {column!r}", rows.column(column))
+
+def _read(batch: Any, column: str) -> Weights:
+    if isinstance(batch, Features):
+        raise DataError(
+            f"encoded batches have no column {column!r} of weights: let the data yield record "
+            "batches"
+        )
+    rows = as_batch(batch, {column})
+    if column not in rows.schema.names:
+        names = batch if isinstance(batch, Mapping) else rows.schema.names
+        raise DataError(
+            f"the data has no column {column!r} of weights; it has {', '.join(names)}: name "
+            "the right one by sample_weight="
+        )
+    return finite_weights(f"weights of column {column!r}", rows.column(column))
 
 
 def with_weights(data: Any, sample_weight: Any) -> tuple[Any, str | None]:
@@ -93,17 +93,14 @@ def with_weights(data: Any, sample_weight: Any) -> tuple[Any, str | None]:
             "values, or rename it"
         )
     weights = finite_weights("sample_weight", sample_weight)
-    _check_rows(len(weights), len(data[names[0]]) if names else 0)
+    rows = len(data[names[0]]) if names else 0
+    if len(weights) != rows:
+        raise InvalidArgumentError(
+            f"sample_weight has {len(weights)} weights for {rows} rows: give one for each row"
+        )
     if isinstance(data, dict):
         return {**data, COLUMN: weights}, COLUMN
     return data.append_column(COLUMN, pa.array(weights)), COLUMN
-
-
-def _check_rows(weights: int, rows: int) -> None:
-    if weights != rows:
-        raise InvalidArgumentError(
-            f"sample_weight has {weights} weights for {rows} rows: give one for each row"
-        )
 
 
 def finite_weights(what: str, values: Any) -> Weights:

@@ -133,11 +133,7 @@ class Checkpoint(Hinting):
         check_true_or_false(asynchronous=asynchronous, incremental=incremental)
         check_callable("written", written, optional=True)
         self.wait()
-        for value in self._objects.values():
-            if isinstance(value, Maker):
-                value.make_variables()
-        for waiting, path in awaited(self._objects).items():
-            logger.warning(_NOT_MADE, waiting, path, waiting)
+        self._make_variables()
         partial = manifest.PartialCheckpoint(directory, name, number)
         held = contextlib.ExitStack()
         try:
@@ -222,6 +218,14 @@ class Checkpoint(Hinting):
             if last.has_ended and self._last is last:
                 self._last = None
 
+    def _make_variables(self) -> None:
+        """Makes what can be made before first use, and warns of objects that still lack all."""
+        for value in self._objects.values():
+            if isinstance(value, Maker):
+                value.make_variables()
+        for waiting, path in awaited(self._objects).items():
+            logger.warning(_NOT_MADE, waiting, path, waiting)
+
     def _begin(
         self,
         partial: manifest.PartialCheckpoint,
@@ -262,7 +266,7 @@ class Checkpoint(Hinting):
                 part = parts[key] = group.parameters.snapshot(group.specs, tracking)
                 held.callback(part.close)
         pause_s = time.monotonic() - reached_s
-        contents["consistency"] = self._consistency()
+        contents["consistency"] = _consistency(groups)
         base = None if last is None else last.base
         return _Held(contents, parts, marks, base, reached_s - asked_s, pause_s)
 
@@ -323,12 +327,6 @@ class Checkpoint(Hinting):
         """Returns the variables that a save at this moment would write."""
         return {key_of(each.variable) for each in self._named()}
 
-    def _consistency(self) -> dict[str, Any] | None:
-        """Returns the consistency rule of the values; None if all values are of this process."""
-        groups = grouped(self._named())
-        rules = (getattr(group.parameters, "consistency", None) for group in groups)
-        return next((rule.to_json() for rule in rules if rule is not None), None)
-
     def _named(self) -> list[Named]:
         return variable_names.named(self._objects)
 
@@ -366,6 +364,12 @@ class _Newest(NamedTuple):
 
     base: Base | None
     moments: dict[int, str]
+
+
+def _consistency(groups: Sequence[Group]) -> dict[str, Any] | None:
+    """Returns the consistency rule of the values; None if all values are of this process."""
+    rules = (getattr(group.parameters, "consistency", None) for group in groups)
+    return next((rule.to_json() for rule in rules if rule is not None), None)
 
 
 def _load_values(

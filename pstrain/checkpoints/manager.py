@@ -220,3 +220,12 @@ def _read_index(directory: str) -> tuple[set[str], float]:
             f"{os.path.join(directory, _INDEX)} is not the index of a CheckpointManager ({error}): "
             "move it away"
         ) from error
+
+
+def check_manager(what: str, manager: Any) -> None:
+    """Raises InvalidTypeError for anything but a CheckpointManager, as a path or a Checkpoint."""
+    if not callable(getattr(manager, "restore_or_initialize", None)):
+        raise InvalidTypeError(
+            f"{what} must be a CheckpointManager, got {manager!r}; make one: "
+            "CheckpointManager(Checkpoint(model=model, ...), directory, max_to_keep=3)"
+        )

@@ -124,7 +124,9 @@ class PartialCheckpoint:
     def commit(self, contents: Mapping[str, Any]) -> None:
         """Writes the manifest and makes the checkpoint visible, in one step."""
         reached("checkpoint_commit")
-        _write(self.folder, _summed({"format": FORMAT, "number": self.number, **contents}))
+        manifest = _summed({"format": FORMAT, "number": self.number, **contents})
+        _write_synced(os.path.join(self.folder, _FILE), json.dumps(manifest, indent=1))
+        sync_folder(self.folder)
         reached("checkpoint_commit")
         if os.path.exists(os.path.join(self.path, _FILE)):
             _replace_contents(self.folder, self.path)
@@ -227,11 +229,6 @@ def _summed(manifest: Mapping[str, Any]) -> dict[str, Any]:
     rest = json.loads(json.dumps({**manifest, "checksum": None}))
     text = json.dumps(rest, sort_keys=True)
     return {**rest, "checksum": zlib.crc32(text.encode())}
-
-
-def _write(folder: str, manifest: dict[str, Any]) -> None:
-    _write_synced(os.path.join(folder, _FILE), json.dumps(manifest, indent=1))
-    sync_folder(folder)
 
 
 def write_file(folder: str, name: str, text: str) -> None:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from dataservice.runtime.arguments import limit_s
 from pstrain.checkpoints.manifest import PartialCheckpoint
-from pstrain.errors import DeadlineExceededError
+from pstrain.errors import DataServiceError, DeadlineExceededError
 
 logger = logging.getLogger(__name__)
 
@@ -148,3 +148,11 @@ def save(
         saved._run_in_thread(run, written)
     else:
         saved._run(run, written)
+
+
+def end_save(wait: Callable[[], object]) -> None:
+    """Waits for a save under way; if it fails, as when a server is lost, logs a warning."""
+    try:
+        wait()
+    except (DataServiceError, OSError) as error:
+        logger.warning("abandoned a checkpoint that was being written: %s", error)

@@ -12,7 +12,7 @@ import os
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
+from typing import Any, NoReturn, ParamSpec, TypeVar
 
 import dataservice
 from dataservice.runtime.arguments import (
@@ -23,6 +23,7 @@ from dataservice.runtime.arguments import (
     positive,
 )
 from dataservice.runtime.ending import end_with_program
+from pstrain.checkpoints.manager import CheckpointManager, check_manager
 from pstrain.consistency import Sync
 from pstrain.coordinator.assembly import assemble
 from pstrain.coordinator.functions import KnownFunctions
@@ -32,7 +33,6 @@ from pstrain.coordinator.options import (
     QUEUE_CAPACITY,
     TRAINER_TIMEOUT_S,
     CoordinatorOptions,
-    check_manager,
     check_options,
 )
 from pstrain.coordinator.packing import Packer
@@ -45,9 +45,6 @@ from pstrain.errors import InvalidArgumentError, InvalidTypeError
 from pstrain.replica import call_arguments
 from pstrain.strategy import ParameterServerStrategy
 from pstrain.trainer.consistent_reads import always_goes_on, never_restored
-
-if TYPE_CHECKING:
-    from pstrain.checkpoints.manager import CheckpointManager
 
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
@@ -98,7 +95,7 @@ class ClusterCoordinator:
     ) -> None:
         options = CoordinatorOptions(closures_in_flight, queue_capacity, trainer_timeout_s)
         if checkpoint is not None:
-            check_manager(checkpoint)
+            check_manager("checkpoint", checkpoint)
         if strategy.coordinator is self:
             self._options.check_same(options)
             if checkpoint is not None:
@@ -137,7 +134,7 @@ class ClusterCoordinator:
 
     def recover_from(self, manager: CheckpointManager) -> None:
         """Sets ``checkpoint=`` from now on; ``manager`` takes the place of an earlier one."""
-        check_manager(manager)
+        check_manager("checkpoint", manager)
         self.recovery.recover_from(manager)
 
     @property

@@ -319,4 +319,4 @@ def _held_by(state: CoordinatorState, trainer: int) -> list[tuple[int, Run]]:
 
 def _losses(state: CoordinatorState, closure: int) -> int:
     """Returns how many runs of a closure ended with their trainer, or are about to."""
-    return state.attempts[closure] - state.drops.get(closure, 0)
+    return state.attempts[closure] - state.ended_runs[closure]

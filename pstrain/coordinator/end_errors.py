@@ -17,7 +17,7 @@ _UNWANTED: Final = (CancelledError, DeadlineExceededError)
 def error_of_failed(closure: Closure, missing: int | None, attempts_max: int) -> Exception:
     """Returns its own error, that of the ``missing`` input, or else that it lost its trainers."""
     if missing is not None:
-        return input_error(closure, missing)
+        return _input_error(closure, missing)
     return closure.error or AbortedError(
         f"closure {closure.id} lost its trainer {attempts_max} times; it may be what "
         "kills the trainers: run it locally to see"
@@ -29,7 +29,7 @@ def error_of_cancelled(
 ) -> Exception:
     """Returns the error of a cancelled closure. ``because``: why all were cancelled, if known."""
     if missing is not None:
-        return input_error(closure, missing)
+        return _input_error(closure, missing)
     if reason is ev.Reason.ASKED:
         return CancelledError(f"{closure.label} was cancelled by RemoteValue.cancel()")
     if reason is ev.Reason.OVERDUE:
@@ -43,7 +43,7 @@ def error_of_cancelled(
     )
 
 
-def input_error(closure: Closure, missing: int) -> ClosureInputError:
+def _input_error(closure: Closure, missing: int) -> ClosureInputError:
     """Returns the error of a closure whose input has no value; its cause is the input's error."""
     (cause,) = {value.error for value in closure.inputs if value.closure == missing}
     why = "" if cause is None else f": {type(cause).__name__}: {cause}"

@@ -33,7 +33,7 @@ def _check_places(state: CoordinatorState) -> None:
     assert len(set(known)) == len(known)
     assert set(state.attempts) == set(known)
     assert set(state.parts) <= set(state.attempts)
-    assert set(state.drops) <= set(state.attempts)
+    assert set(state.ended_runs) <= set(state.attempts)
     assert set(state.priorities) <= set(state.attempts)
     assert set(state.exhausted_on) <= set(state.attempts) - set(state.bound)
     assert all(met and met <= state.trainers.keys() for met in state.exhausted_on.values())

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Final
+from typing import Final
 
-from dataservice.runtime.arguments import integer_at_least, positive
+from dataservice.runtime.arguments import integer_at_least, is_integer, positive
 from pstrain.errors import InvalidArgumentError, InvalidTypeError, UnimplementedError
 
 CLOSURES_IN_FLIGHT: Final = 3
@@ -55,7 +55,7 @@ def check_options(
         _check_trainer(trainer, indices, in_rounds=in_rounds)
     if deadline_s is not None:
         positive(deadline_s, "deadline_s")
-    if isinstance(priority, bool) or not isinstance(priority, int):
+    if not is_integer(priority):
         raise InvalidTypeError(f"priority must be an integer, got {priority!r}")
     if priority and in_rounds:
         raise UnimplementedError(
@@ -63,17 +63,8 @@ def check_options(
         )
 
 
-def check_manager(manager: Any) -> None:
-    """Raises InvalidTypeError for anything but a CheckpointManager, as a path or a Checkpoint."""
-    if not callable(getattr(manager, "restore_or_initialize", None)):
-        raise InvalidTypeError(
-            f"checkpoint must be a CheckpointManager, got {manager!r}; make one: "
-            "CheckpointManager(Checkpoint(model=model, ...), directory, max_to_keep=3)"
-        )
-
-
 def _check_trainer(trainer: int, indices: Sequence[int], *, in_rounds: bool) -> None:
-    if isinstance(trainer, bool) or not isinstance(trainer, int):
+    if not is_integer(trainer):
         raise InvalidTypeError(f"trainer must be an index, got {type(trainer).__name__}")
     if trainer not in indices:
         raise InvalidArgumentError(f"there is no trainer {trainer}: the cluster has {indices}")

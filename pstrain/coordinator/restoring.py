@@ -17,10 +17,10 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
+from pstrain.checkpoints.saving import end_save
 from pstrain.coordinator.lost_servers import LostServers, is_server_loss
 from pstrain.errors import (
     AbortedError,
-    DataServiceError,
     DeadlineExceededError,
     RolledBackError,
     ServerLostError,
@@ -281,7 +281,7 @@ class Restorer:
             self._work.wait_disconnected(_LEAVE_TIMEOUT_S)
             # A save that waits for the round to be applied would wait for the lost server.
             self._work.undo_round()
-            self._finish_save()
+            end_save(self._manager.wait)
             with self._manager.checkpoint.alone():
                 # Inside the scope, where no save can make another checkpoint the newest.
                 path = self._checkpoint(reason)
@@ -332,13 +332,6 @@ class Restorer:
         if self._gives_up:
             return self._work.give_up(RolledBackError(why))
         return self._work.requeue(self._mark.parts)
-
-    def _finish_save(self) -> None:
-        """Waits for a save that is under way; it is then complete, or given up."""
-        try:
-            self._manager.wait()
-        except (DataServiceError, OSError) as error:
-            logger.warning("abandoned the checkpoint that was being written: %s", error)
 
     def _give_up(self, error: Exception) -> None:
         logger.error("parameter servers could not be restored: %s", error)

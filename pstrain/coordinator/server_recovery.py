@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
+from pstrain.checkpoints.manager import CheckpointManager
 from pstrain.coordinator.lost_servers import is_server_loss
 from pstrain.coordinator.per_worker import IteratorsInUse
 from pstrain.coordinator.restoring import Restorer
@@ -17,9 +17,6 @@ from pstrain.coordinator.scheduler import Scheduler
 from pstrain.errors import RolledBackError, ServerLostError
 from pstrain.strategy import ParameterServerStrategy
 from pstrain.variables.names import key_of
-
-if TYPE_CHECKING:
-    from pstrain.checkpoints.manager import CheckpointManager
 
 
 class RecoverySwitch:

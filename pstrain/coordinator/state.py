@@ -85,13 +85,14 @@ class CoordinatorState:
 
     ``trainer_indices``: those of the cluster's trainers. ``bound``: by closure, the only trainer
     that may run it; such closures wait in ``bound_waiting``, by trainer, not in ``waiting``.
-    ``priorities``: by closure, if not 0. ``exhausted_on``: by closure that has not ended, the
-    trainers at the end of whose data it was since the last loss of a trainer. ``parts``: by closure
-    of which any part was decided, how many parts that took no element were. ``dependencies``:
-    closures that wait for others to end, in no queue; ``bound_blocked``: how many of these are
-    bound to each trainer. ``cancelling``: running closures whose trainers were asked not to commit
-    them. ``reported``: closures that run again after a restore although the program has their
-    values: they end as before, whatever becomes of others.
+    ``priorities``: by closure, if not 0. ``ended_runs``: by closure, how many of its runs ended,
+    without a loss of their trainer, although it waits again. ``exhausted_on``: by closure that has
+    not ended, the trainers at the end of whose data it was since the last loss of a trainer.
+    ``parts``: by closure of which any part was decided, how many parts that took no element were.
+    ``dependencies``: closures that wait for others to end, in no queue; ``bound_blocked``: how many
+    of these are bound to each trainer. ``cancelling``: running closures whose trainers were asked
+    not to commit them. ``reported``: closures that run again after a restore although the program
+    has their values: they end as before, whatever becomes of others.
     """
 
     consistency: Consistency = ASYNC
@@ -115,7 +116,7 @@ class CoordinatorState:
     round: Round = field(default_factory=Round)
     rounds_count: int = 0
     dropped_count: int = 0
-    drops: dict[int, int] = field(default_factory=dict)  # by closure, ends of runs without a loss
+    ended_runs: Counter[int] = field(default_factory=Counter)
     bound: dict[int, int] = field(default_factory=dict)
     bound_waiting: dict[int, PriorityQueue] = field(default_factory=dict)
     priorities: dict[int, int] = field(default_factory=dict)
@@ -261,7 +262,7 @@ class CoordinatorState:
         closure, trainer = event.closure, event.trainer
         run = self._leave_trainer(closure)
         self.waiting.insert(closure, self.priorities.get(closure, 0))
-        self.drops[closure] = self.drops.get(closure, 0) + 1
+        self.ended_runs[closure] += 1
         if run.losses == self.lost_count:
             self.exhausted_on.setdefault(closure, set()).add(trainer)
         others = (t.clock for i, t in self.trainers.items() if i != trainer and not t.is_silenced)
@@ -363,7 +364,7 @@ class CoordinatorState:
         trainer.dropping[closure] = run.attempt
         trainer.drops += 1
         self.waiting.insert(closure)
-        self.drops[closure] = self.drops.get(closure, 0) + 1
+        self.ended_runs[closure] += 1
         self.dropped_count += 1
 
     def _silence(self, trainer: int) -> None:
@@ -409,7 +410,7 @@ class CoordinatorState:
         self.parts.pop(closure, None)
         self.cancelling.pop(closure, None)
         self.reported.discard(closure)
-        self.drops.pop(closure, None)
+        self.ended_runs.pop(closure, None)
         self.exhausted_on.pop(closure, None)
         self.bound.pop(closure, None)
         self.priorities.pop(closure, None)

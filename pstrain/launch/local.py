@@ -7,7 +7,6 @@ closed, or the process that made it dies in whatever way, no process and no port
 from __future__ import annotations
 
 import logging
-import numbers
 import os
 import shutil
 import tempfile
@@ -16,14 +15,13 @@ import weakref
 from dataclasses import dataclass
 from typing import Any
 
-from dataservice.runtime.arguments import check_true_or_false, path_of
+from dataservice.runtime.arguments import check_true_or_false, integer_at_least, path_of
 from dataservice.runtime.process import ChildProcess, spawn_module
 from dataservice.runtime.stand_in import StandIn
 from pstrain.cluster import ClusterSpec, SimpleClusterResolver
 from pstrain.errors import (
     DataServiceError,
     FailedPreconditionError,
-    InvalidArgumentError,
     NotFoundError,
 )
 
@@ -93,7 +91,9 @@ class LocalCluster:
         log_dir: str | os.PathLike[str] | None = None,
         supervise: bool = False,
     ) -> None:
-        _check_counts(workers=workers, ps=ps, data_workers=data_workers)
+        integer_at_least(workers, 1, "workers")
+        integer_at_least(ps, 1, "ps")
+        integer_at_least(data_workers, 0, "data_workers")
         check_true_or_false(supervise=supervise)
         self._own_log_dir = log_dir is None
         given = tempfile.mkdtemp(prefix="pstrain-") if log_dir is None else log_dir
@@ -283,12 +283,3 @@ class LocalCluster:
     def _check_open(self) -> None:
         if self._closing.is_set():
             raise FailedPreconditionError("this LocalCluster is closed: make another one")
-
-
-def _check_counts(**counts: int) -> None:
-    for name, count in counts.items():
-        least = 0 if name == "data_workers" else 1
-        if not isinstance(count, numbers.Integral) or isinstance(count, bool) or count < least:
-            raise InvalidArgumentError(
-                f"{name} must be an integer of at least {least}, got {count!r}"
-            )

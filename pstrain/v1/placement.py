@@ -6,9 +6,7 @@ variable its first value, and no row is given to another key while other workers
 
 from __future__ import annotations
 
-import itertools
 import logging
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar
@@ -25,6 +23,7 @@ from pstrain.features.eviction import Eviction
 from pstrain.trainer.client import RemoteParameters
 from pstrain.v1.membership import wait_for
 from pstrain.variables.base import BaseVariable
+from pstrain.variables.placement import RoundRobin, ServerPlacement
 from pstrain.vocabulary import VariableSpec
 
 logger = logging.getLogger(__name__)
@@ -43,12 +42,18 @@ class WorkerParameters(RemoteParameters):
     )
 
     def __init__(
-        self, *arguments: Any, is_chief: bool, config: ParameterConfig, **options: Any
+        self,
+        *arguments: Any,
+        is_chief: bool,
+        config: ParameterConfig,
+        rejoin: Callable[[], None],
+        may_move_keys: Callable[[], bool],
+        **options: Any,
     ) -> None:
         super().__init__(*arguments, config=config, **options)
         self.made: set[int] = set()
-        self.rejoin: Callable[[], None] = _nothing
-        self.may_move_keys: Callable[[], bool] = _always
+        self._rejoin = rejoin
+        self._may_move_keys = may_move_keys
         self._is_chief = is_chief
         self._start_timeout_s = config.start_timeout_s
 
@@ -68,7 +73,7 @@ class WorkerParameters(RemoteParameters):
                 if spec.id < 0 or (self._is_chief and isinstance(error, AbortedError)):
                     raise  # another chief has begun a session
                 logger.warning("making variable %r again in a new session: %s", spec.name, error)
-                self.rejoin()
+                self._rejoin()
                 return False
             return True
 
@@ -98,7 +103,7 @@ class WorkerParameters(RemoteParameters):
 
         FailedPreconditionError if they hold keys whose rows other training workers remember.
         """
-        if self.key_maps.any_holds_keys(variables) and not self.may_move_keys():
+        if self.key_maps.any_holds_keys(variables) and not self._may_move_keys():
             raise FailedPreconditionError(
                 "this would give rows of an online mapping to other keys, which workers that "
                 "are training would not learn: let the chief (worker 0) assign or restore it "
@@ -109,33 +114,12 @@ class WorkerParameters(RemoteParameters):
             yield
 
 
-def _nothing() -> None:
-    pass
-
-
-def _always() -> bool:
-    return True
-
-
-class ServerPlacement:
+class WorkerPlacement(ServerPlacement[WorkerParameters]):
     """A placement of whole variables, one server after the other (round robin)."""
 
     def __init__(self, parameters: WorkerParameters, num_workers: int) -> None:
-        self.parameters = parameters
-        self.num_workers = num_workers
-        self.variables: list[BaseVariable] = []
-        self._ids = itertools.count()
-        self._places = itertools.cycle(range(len(parameters.addresses)))
-        self._lock = threading.Lock()
-
-    def next_id(self) -> int:
-        return next(self._ids)
-
-    def place(self, shape: tuple[int, ...], dtype: str) -> list[int]:  # noqa: ARG002
-        with self._lock:
-            return [next(self._places)]
+        super().__init__(parameters, num_workers, RoundRobin(len(parameters.addresses)))
 
     def created(self, variable: BaseVariable) -> None:
-        with self._lock:
-            self.variables.append(variable)
-            self.parameters.made.add(variable.spec.id)
+        super().created(variable)
+        self.parameters.made.add(variable.spec.id)

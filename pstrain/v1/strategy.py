@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-from pstrain.cluster import JOBS, ClusterResolver, ClusterSpec, check_addresses
+from pstrain.cluster import ClusterResolver, ClusterSpec, check_jobs
 from pstrain.config import ParameterConfig
 from pstrain.errors import DataLossError, InvalidArgumentError, InvalidTypeError
 from pstrain.input_sharding import DistributedDatasetFunction, own_share
@@ -22,7 +22,7 @@ from pstrain.trainer.client import RemoteParameters
 from pstrain.trainer.context import InputContext, trainer_scope
 from pstrain.v1.extended import Extended
 from pstrain.v1.membership import Membership
-from pstrain.v1.placement import ServerPlacement, WorkerParameters
+from pstrain.v1.placement import WorkerParameters, WorkerPlacement
 from pstrain.v1.training import TrainingSession
 from pstrain.variables.base import BaseVariable
 from pstrain.variables.scope import LocalPlacement, Placement
@@ -255,6 +255,8 @@ class ParameterServerStrategy(Replica):
             session="",
             config=self._config,
             is_chief=self.is_chief,
+            rejoin=self.rejoin,
+            may_move_keys=self._may_move_keys,
             transport_dtype=self._transport_dtype,
         )
         self.membership = Membership(
@@ -264,20 +266,14 @@ class ParameterServerStrategy(Replica):
             config=self._config,
         )
         self.membership.enter()
-        self.parameters.rejoin = self.rejoin
-        self.parameters.may_move_keys = self._may_move_keys
-        self.placement = ServerPlacement(self.parameters, self.num_workers)
+        self.placement = WorkerPlacement(self.parameters, self.num_workers)
 
 
 def _worker_index_and_count(resolver: ClusterResolver, spec: ClusterSpec) -> tuple[int, int]:
     """Returns the number of this worker (the chief is 0) and the number of workers."""
     if not spec:
         return 0, 1
-    unknown = [job for job in spec.jobs if job not in JOBS]
-    if unknown:
-        raise InvalidArgumentError(f"unknown jobs {unknown} in the cluster; known: {list(JOBS)}")
-    if "ps" not in spec.jobs or spec.num_tasks("ps") == 0:
-        raise InvalidArgumentError(f"the cluster needs at least one 'ps' task: {spec}")
+    check_jobs(spec, needed=("ps",), single=("chief",))
     job, index = resolver.task_type, resolver.task_id
     if job is None or index is None:
         raise InvalidArgumentError(
@@ -291,8 +287,5 @@ def _worker_index_and_count(resolver: ClusterResolver, spec: ClusterSpec) -> tup
         )
     if index not in (spec.task_indices(job) if job in spec.jobs else ()):
         raise InvalidArgumentError(f"task {job}:{index} is not in the cluster {spec}")
-    if counts["chief"] > 1:
-        raise InvalidArgumentError(f"at most one chief, got {counts['chief']}")
-    check_addresses(spec)
     place = spec.task_indices(job).index(index)
     return place + (counts["chief"] if job == "worker" else 0), sum(counts.values())

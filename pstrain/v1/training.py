@@ -12,13 +12,19 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
-from dataservice.runtime.arguments import check_optional, non_negative, positive
+from dataservice.runtime.arguments import (
+    check_callable,
+    check_optional,
+    non_negative,
+    positive,
+)
+from pstrain.checkpoints.manager import check_manager
+from pstrain.checkpoints.saving import end_save
 from pstrain.errors import (
     AbortedError,
     DataServiceError,
     DeadlineExceededError,
     FailedPreconditionError,
-    InvalidTypeError,
     NotFoundError,
     ServerRestartedError,
     UnavailableError,
@@ -52,12 +58,7 @@ class SessionStrategy(Protocol):
     def start_timeout_s(self) -> float: ...
     @property
     def is_in_session(self) -> bool: ...
-    def run(
-        self,
-        fn: Callable[..., Any],
-        args: tuple[Any, ...] | list[Any] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any: ...
+    def run(self, fn: Any, args: Any, kwargs: Any) -> Any: ...
     def bind(self, session: TrainingSession | None) -> None: ...
     def rejoin(self) -> None: ...
     def confirm_values(self, *, are_restored: bool) -> None: ...
@@ -205,16 +206,9 @@ class TrainingSession:
                 "a parameter server was lost with its variables, and there is no checkpoint to "
                 "resume from: start training again"
             ) from error
-        self._give_up_save()
+        end_save(self._manager.wait)
         self._initialise_variables(is_recovery=True)
         return True
-
-    def _give_up_save(self) -> None:
-        """Waits for a save under way; if it fails, since servers were lost, logs a warning."""
-        try:
-            self._manager.wait()
-        except (DataServiceError, OSError) as error:
-            logger.warning("abandoned a checkpoint that was being written: %s", error)
 
     def _initialise_variables(self, *, is_recovery: bool) -> None:
         """Gives the variables their values once all servers answer.
@@ -310,13 +304,9 @@ def _check_arguments(
     save_every_steps: int | None,
     worker_timeout_s: float,
 ) -> None:
-    if manager is not None and not callable(getattr(manager, "restore_or_initialize", None)):
-        raise InvalidTypeError(
-            f"checkpoint_manager is a CheckpointManager, got {manager!r}; make one: "
-            "CheckpointManager(Checkpoint(model=model, ...), directory, max_to_keep=3)"
-        )
-    if init_fn is not None and not callable(init_fn):
-        raise InvalidTypeError(f"init_fn is a function without arguments, got {init_fn!r}")
+    if manager is not None:
+        check_manager("checkpoint_manager", manager)
+    check_callable("init_fn", init_fn, optional=True)
     if save_every_s is not None:
         positive(save_every_s, "save_every_s")
     check_optional(1, save_every_steps=save_every_steps)

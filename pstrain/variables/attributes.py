@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pstrain.variables.base import BaseVariable
-from pstrain.variables.names import Key, has_variables, key_of
+from pstrain.variables.names import Key, has_variables, key_of, parts_of
 
 
 def reached(start: Any) -> list[BaseVariable]:
@@ -47,8 +47,7 @@ def _parts(value: Any) -> list[Any]:
 
 def _walk(value: Any) -> Iterator[BaseVariable]:
     if isinstance(value, BaseVariable):
-        # A joined variable is a view of its parts.
-        yield from getattr(value.parameters, "parts", (value,))
+        yield from parts_of(value) or (value,)
     elif hasattr(type(value), "saved_variables"):
         yield from value.saved_variables
     elif isinstance(value, Mapping):

@@ -11,7 +11,7 @@ from typing import Any
 from dataservice.runtime.arguments import check_true_or_false
 from pstrain.pickling import invalidate_sent_functions
 from pstrain.variables.base import BaseVariable
-from pstrain.variables.names import Key, key_of
+from pstrain.variables.names import Key, key_of, parts_of
 
 
 class Freezable:
@@ -51,8 +51,7 @@ class Freezable:
         return value
 
     def _switched_variable(self, variable: BaseVariable) -> BaseVariable:
-        parts = getattr(variable.parameters, "parts", None)
-        if parts is not None:
+        if parts := parts_of(variable):
             # A joined variable is a view of its parts, so the switched parts are joined anew.
             join: Any = type(variable)
             return join([self._switched_variable(p) for p in parts], variable.name)  # type: ignore[no-any-return]

@@ -40,6 +40,11 @@ def key_of(variable: BaseVariable) -> Key:
     return id(variable.parameters), variable.spec.id
 
 
+def parts_of(variable: BaseVariable) -> Sequence[BaseVariable]:
+    """Returns the parts of a joined variable, which has no values of its own; else nothing."""
+    return getattr(variable.parameters, "parts", ())
+
+
 def has_variables(value: Any) -> bool:
     """True if ``value`` is an object that has variables, rather than a variable."""
     return hasattr(value, "variables") and not isinstance(value, BaseVariable)
@@ -66,7 +71,7 @@ def named(objects: Mapping[str, Any]) -> list[Named]:
 def wholes(objects: Mapping[str, Any]) -> dict[Key, BaseVariable]:
     """Maps each variable that users have joined with others to the joined variable."""
     members = (v for prefix, value in objects.items() for v in _members(prefix, value))
-    return {key_of(part): whole for whole in members for part in _own(_joined(whole))}
+    return {key_of(part): whole for whole in members for part in _own(parts_of(whole))}
 
 
 def joined(objects: Mapping[str, Any]) -> dict[str, list[Named]]:
@@ -78,7 +83,7 @@ def joined(objects: Mapping[str, Any]) -> dict[str, list[Named]]:
     found: dict[str, list[Named]] = {}
     for prefix, value in objects.items():
         for member in _members(prefix, value):
-            parts = list(_own(_joined(member)))
+            parts = list(_own(parts_of(member)))
             name = prefix if value is member else f"{prefix}/{member.name}"
             if parts and sum(part.spec.rows for part in parts) == member.spec.rows:
                 found.setdefault(name, [by_key[key_of(part)] for part in parts])
@@ -103,7 +108,7 @@ def aliases(variables: Iterable[Named]) -> dict[str, str]:
 
 def _of_object(prefix: str, value: Any) -> Iterator[tuple[str, BaseVariable]]:
     """Yields each variable as ``prefix/name``, with ``#2`` and so on appended to repeated names."""
-    if isinstance(value, BaseVariable) and not _joined(value):
+    if isinstance(value, BaseVariable) and not parts_of(value):
         yield prefix, value
         return
     seen: dict[str, int] = {}
@@ -118,14 +123,9 @@ def _members(prefix: str, value: Any) -> Sequence[BaseVariable]:
     return _checked(prefix, value) if has_variables(value) else ()
 
 
-def _joined(variable: BaseVariable) -> Sequence[BaseVariable]:
-    """Returns the parts of a joined variable, which has no values of its own; else nothing."""
-    return getattr(variable.parameters, "parts", ())
-
-
 def _own(variables: Iterable[BaseVariable]) -> Iterator[BaseVariable]:
     for variable in variables:
-        parts = _joined(variable)
+        parts = parts_of(variable)
         yield from _own(parts) if parts else (variable,)
 
 

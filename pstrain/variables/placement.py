@@ -1,16 +1,25 @@
-"""Chooses the parameter server of each shard.
+"""Cuts new variables into shards, and chooses the parameter server of each shard.
 
-Pure counting: knows no server and no value. Invariant: the choice depends only on the order and the
-sizes of the shards placed before, so a program places its variables the same way on each run.
+Knows servers by number, and no value. Invariant: the choice depends only on the order and the sizes
+of the shards placed before, so a program places its variables the same way on each run.
 """
 
 from __future__ import annotations
 
+import itertools
+import math
 import threading
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
+
+import numpy as np
 
 from dataservice.runtime.arguments import check_choice
+from pstrain.partition import PartitionFunction, shard_count, split_rows
+from pstrain.variables.base import BaseVariable
+from pstrain.variables.parameters import Parameters
+
+Held = TypeVar("Held", bound=Parameters)
 
 
 class ShardPlacer(Protocol):
@@ -65,3 +74,35 @@ def placer(name: str, servers: int) -> ShardPlacer:
     """Returns the placer called ``name``; raises InvalidArgumentError for an unknown name."""
     check_choice("placement", name, list(_PLACERS))
     return _PLACERS[name](servers)
+
+
+class ServerPlacement(Generic[Held]):
+    """The placement of variables on parameter servers, cut by ``partitioner``; lists them."""
+
+    def __init__(
+        self,
+        parameters: Held,
+        num_workers: int,
+        shard_placer: ShardPlacer,
+        partitioner: PartitionFunction | None = None,
+    ) -> None:
+        self.parameters = parameters
+        self.num_workers = num_workers
+        self.variables: list[BaseVariable] = []
+        self._placer = shard_placer
+        self._partitioner = partitioner
+        self._ids = itertools.count()
+        self._lock = threading.Lock()
+
+    def next_id(self) -> int:
+        return next(self._ids)
+
+    def place(self, shape: tuple[int, ...], dtype: str) -> list[int]:
+        shards = shard_count(self._partitioner, shape, dtype)
+        row_bytes = math.prod(shape[1:]) * np.dtype(dtype).itemsize
+        rows = split_rows(shape[0] if shape else 1, shards)
+        return self._placer.place([(stop - start) * row_bytes for start, stop in rows])
+
+    def created(self, variable: BaseVariable) -> None:
+        with self._lock:
+            self.variables.append(variable)

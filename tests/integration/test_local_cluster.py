@@ -146,7 +146,7 @@ def test_use_of_a_closed_cluster_fails_at_once() -> None:
 
 
 def test_missing_task_or_service_is_an_error_naming_it() -> None:
-    with pytest.raises(ValueError, match="workers must be an integer of at least 1, got 0"):
+    with pytest.raises(ValueError, match="workers must be a positive integer, got 0"):
         ps.LocalCluster(workers=0)
     with ps.LocalCluster(workers=1, ps=1, data_workers=0) as cluster:
         with pytest.raises(KeyError, match="no ps:3"):

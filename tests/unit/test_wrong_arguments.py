@@ -102,7 +102,7 @@ WRONG_VALUES: dict[str, Callable[[], Any]] = {
     "separator must be one character, got 'ab'": lambda: ps.callbacks.CSVLogger("f", "ab"),
     "checkpoint_dir must not be empty": lambda: ps.SidecarEvaluator(MODEL, {}, ""),
     "combiner must be one of .*'max'": lambda: ps.layers.Embedding(8, 2, combiner="max"),
-    "workers must be an integer .* got '2'": lambda: ps.LocalCluster("2"),  # type: ignore[arg-type]
+    "workers must be a positive integer, got '2'": lambda: ps.LocalCluster("2"),  # type: ignore[arg-type]
 }
 
 
