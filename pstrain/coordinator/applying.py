@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from dataservice.errors import DataServiceError
 from pstrain.coordinator.orders import RoundOrder
 from pstrain.coordinator.scheduler import Scheduler
+from pstrain.coordinator.server_recovery import RecoverySwitch
 
 
 class RoundServers(Protocol):
@@ -26,17 +27,12 @@ class RoundServers(Protocol):
         """Sends one message to each of some servers, again if the reply may be lost."""
 
 
-class Recovery(Protocol):
-    """What this module needs of the recovery from lost parameter servers."""
-
-    def notice(self, error: Exception) -> bool:
-        """Reports an error; True if it means a lost server, which is then restored."""
-
-
 class RoundApplier:
     """Applies rounds in a thread that it owns from ``start`` until the scheduler has stopped."""
 
-    def __init__(self, scheduler: Scheduler, servers: RoundServers, recovery: Recovery) -> None:
+    def __init__(
+        self, scheduler: Scheduler, servers: RoundServers, recovery: RecoverySwitch
+    ) -> None:
         self._scheduler = scheduler
         self._servers = servers
         self._recovery = recovery

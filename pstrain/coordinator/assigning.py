@@ -16,7 +16,7 @@ from itertools import islice
 from pstrain.consistency import Ssp, Sync
 from pstrain.coordinator import events as ev
 from pstrain.coordinator import exhausted, rounds
-from pstrain.coordinator.state import CoordinatorState
+from pstrain.coordinator.state import CoordinatorState, Trainer
 
 
 def _as_slots(closure: int) -> int:  # noqa: ARG001
@@ -87,30 +87,15 @@ def _starts_one_by_one(
 def _ahead(
     state: CoordinatorState, started: Sequence[ev.ClosureStarted], ahead: Callable[[int], int]
 ) -> Iterator[ev.ClosureStarted]:
-    """Sends short closures ahead, beyond the slots, each to the trainer that has fewest.
-
-    Leaves out trainers that closures are bound to and wait for, trainers at the end of their data,
-    and trainers that have ended fewer closures than they take at a time.
-    """
+    """Sends short closures ahead, beyond the slots, each to the trainer that has fewest."""
     loads: dict[int, int] | None = None
-    at_end: set[int] = set().union(*state.exhausted_on.values())
     begun = sum(event.closure not in state.bound for event in started)
     for closure in islice(state.waiting, begun, None):
         most = 0 if state.attempts[closure] else ahead(closure)
         if not most:
             return
         if loads is None:
-            loads = {
-                t: len(k.running)
-                for t, k in state.trainers.items()
-                if not k.is_silenced
-                and k.ended >= k.slots
-                and t not in state.bound_waiting
-                and t not in at_end
-            }
-            for event in started:
-                if event.trainer in loads:
-                    loads[event.trainer] += 1
+            loads = _loads(state, started)
         trainer = min(loads, key=loads.__getitem__, default=None)
         if trainer is None or loads[trainer] >= most:
             return
@@ -118,20 +103,41 @@ def _ahead(
         yield ev.ClosureStarted(closure=closure, trainer=trainer, attempt=0)
 
 
+def _loads(state: CoordinatorState, started: Sequence[ev.ClosureStarted]) -> dict[int, int]:
+    """Returns how many closures trainers have, ``started`` included, that may get some ahead.
+
+    Leaves out trainers that closures are bound to and wait for, and those at the end of their data.
+    """
+    at_end: set[int] = set().union(*state.exhausted_on.values())
+    starts = Counter(event.trainer for event in started)
+    return {
+        index: len(trainer.running) + starts[index]
+        for index, trainer in state.trainers.items()
+        if _is_warm(trainer) and index not in state.bound_waiting and index not in at_end
+    }
+
+
+def _is_warm(trainer: Trainer) -> bool:
+    """True if a trainer is live and has ended as many closures as it takes at a time."""
+    return not trainer.is_silenced and trainer.ended >= trainer.slots
+
+
 def _bound_ahead(
     state: CoordinatorState, started: Sequence[ev.ClosureStarted], ahead: Callable[[int], int]
 ) -> Iterator[ev.ClosureStarted]:
     """As :func:`_ahead`, for bound closures; stops at those behind a closure for any trainer."""
+    if state.exhausted_on:
+        return
     begun = {event.closure for event in started}
     others = islice(state.waiting, len(begun) + 1)
     first = next((state.rank(closure) for closure in others if closure not in begun), None)
-    loads = Counter(event.trainer for event in started)
+    starts = Counter(event.trainer for event in started)
     bound = Counter(event.trainer for event in started if event.closure in state.bound)
     for trainer, queue in state.bound_waiting.items():
         known = state.trainers.get(trainer)
-        if known is None or known.is_silenced or known.ended < known.slots or state.exhausted_on:
+        if known is None or not _is_warm(known):
             continue
-        load = len(known.running) + loads[trainer]
+        load = len(known.running) + starts[trainer]
         for closure in islice(queue, bound[trainer], None):
             most = 0 if state.attempts[closure] else ahead(closure)
             if load >= most or (first is not None and first < state.rank(closure)):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 from dataservice.errors import (
     CancelledError,
@@ -29,6 +29,7 @@ from pstrain.coordinator.lost_trainers import (
 )
 from pstrain.coordinator.orders import Outbox, RunResult
 from pstrain.coordinator.scheduler import Scheduler
+from pstrain.coordinator.server_recovery import RecoverySwitch
 from pstrain.coordinator.trainer_messages import Requests, position_of, result_of
 from pstrain.errors import AbortedError
 from pstrain.vocabulary import trainer_name
@@ -46,23 +47,6 @@ _RECONNECT_S = 0.25
 _RECONNECT_MAX_S = 3.0
 
 
-class Recovery(Protocol):
-    """What a link needs of the recovery from lost parameter servers."""
-
-    @property
-    def is_restoring(self) -> bool:
-        """True while everything returns to a checkpoint."""
-
-    def wait_while_restoring(self) -> None:
-        """Blocks while a restore is under way."""
-
-    def wait_restoring(self, timeout_s: float) -> bool:
-        """Blocks until a restore begins; False if none does within ``timeout_s``, or none will."""
-
-    def notice(self, error: Exception) -> bool:
-        """Reports an error; True if it means a lost server, which is then restored."""
-
-
 class TrainerLink:
     """The connection to one trainer. Owns one thread from ``start`` to ``stop``."""
 
@@ -78,7 +62,7 @@ class TrainerLink:
         incarnations: Iterator[int],
         slots: int,
         token: str,
-        recovery: Recovery,
+        recovery: RecoverySwitch,
         tls: TlsConfig | None = None,
     ) -> None:
         self.index = index

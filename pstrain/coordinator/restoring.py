@@ -18,7 +18,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
 from pstrain.checkpoints.saving import end_save
-from pstrain.coordinator.lost_servers import LostServers, is_server_loss
+from pstrain.coordinator.lost_servers import LostServers, Session, is_server_loss
+from pstrain.coordinator.rollback import Rollback
 from pstrain.errors import (
     AbortedError,
     DeadlineExceededError,
@@ -50,33 +51,14 @@ class Manager(Protocol):
     def wait(self, timeout: float | None = None) -> None: ...
 
 
-class Session(Protocol):
+class RenewableSession(Session, Protocol):
     """What a restore needs of the strategy: its servers and variables."""
-
-    session: str
-    parameters: Any
 
     def begin_anew(self) -> None:
         """Begins a new session on all servers, with all variables, once every server answers.
 
         Raises AbortedError if another coordinator has a session there.
         """
-
-
-class Work(Protocol):
-    """What a restore needs of the scheduler; `Rollback` implements it."""
-
-    def hold(self) -> None: ...
-    def resume(self) -> None: ...
-    def wait_disconnected(self, timeout_s: float) -> None: ...
-    def undo_round(self) -> None: ...
-    def mark(self) -> int: ...
-    def forget(self, mark: int) -> None: ...
-    def parts(self) -> dict[int, int]: ...
-    def requeue(self, parts: Mapping[int, int]) -> int: ...
-    def wait_rerun(self, timeout_s: float) -> None: ...
-    def give_up(self, error: Exception) -> int: ...
-    def stop(self, error: Exception) -> None: ...
 
 
 class Iterators(Protocol):
@@ -114,8 +96,8 @@ class Restorer:
     def __init__(
         self,
         manager: Manager,
-        strategy: Session,
-        work: Work,
+        strategy: RenewableSession,
+        work: Rollback,
         iterators: Iterators,
         leave: Callable[[], None],
         *,

@@ -71,24 +71,25 @@ class Requests:
                 is_traced=self._scheduler.is_traced,
                 dropped_function_ids=self._sent.forget(),
             )
-            ended = False
-            size_bytes = 0
-            while True:
-                size_bytes += self._add(request, item)
-                if len(request.closures) >= _CLOSURES_PER_MESSAGE or size_bytes >= _MESSAGE_BYTES:
-                    break
-                try:
-                    item = self._outbox.get_nowait()
-                except queue.Empty:
-                    break
-                if item is None:
-                    ended = True
-                    break
+            is_last = self._fill(request, item)
             # Read as late as possible: no closure of it may use key rows from before a restore.
             request.key_generation = self._servers.key_maps.generation
             yield request
-            if ended:
+            if is_last:
                 return
+
+    def _fill(self, request: pb.RunRequest, item: Order) -> bool:
+        """Adds an order, and those that wait behind it if there is room; True if that was all."""
+        size_bytes = self._add(request, item)
+        while len(request.closures) < _CLOSURES_PER_MESSAGE and size_bytes < _MESSAGE_BYTES:
+            try:
+                following = self._outbox.get_nowait()
+            except queue.Empty:
+                return False
+            if following is None:
+                return True
+            size_bytes += self._add(request, following)
+        return False
 
     def _add(self, request: pb.RunRequest, item: Order) -> int:
         """Adds an order to a message; returns about how many bytes that adds."""
@@ -114,29 +115,25 @@ class Requests:
         return 0
 
     def _add_closure(self, request: pb.RunRequest, run: StartRun) -> int:
-        closure, size_bytes = run.closure, len(run.closure.pickled_arguments)
-        inputs = (
-            [results.encode(value.peek()) for value in closure.inputs] if closure.inputs else ()
-        )
-        if inputs:
-            size_bytes += sum(map(len, inputs))
-            if size_bytes > CLOSURE_MAX_BYTES:
-                self._refuse(run, size_bytes)
-                return 0
+        closure = run.closure
+        inputs = [results.encode(value.peek()) for value in closure.inputs]
+        size_bytes = len(closure.pickled_arguments) + sum(map(len, inputs))
+        if size_bytes > CLOSURE_MAX_BYTES:
+            self._refuse(run, size_bytes)
+            return 0
         if not self._sent.use(closure.function_id):
             pickled = self._functions[closure.function_id].pickled
             self._sent.add(closure.function_id, len(pickled))
             request.functions.add(id=closure.function_id, pickled=pickled)
             size_bytes += len(pickled)
-        added = request.closures.add(
+        request.closures.add(
             id=closure.id,
             attempt=run.attempt,
             function_id=closure.function_id,
             pickled_arguments=closure.pickled_arguments,
+            inputs=inputs,
             parts_decided=run.parts,
         )
-        if inputs:
-            added.inputs.extend(inputs)
         return size_bytes
 
     def _refuse(self, run: StartRun, size_bytes: int) -> None:

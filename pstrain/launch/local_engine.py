@@ -94,6 +94,7 @@ class _LocalRun:
         return status if status >= 0 else 128 - status
 
     def _may_restart(self, job: str, index: int, task: TaskProcess) -> bool:
+        """Counts an end soon after the start; True if the task is to be started again."""
         is_early = time.monotonic() - task.started_s < _EARLY_END_S
         self._early_ends[job, index] = self._early_ends.get((job, index), 0) + 1 if is_early else 0
         return (

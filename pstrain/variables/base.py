@@ -28,6 +28,7 @@ from pstrain.variables.batch_scatter import set_rows
 from pstrain.variables.indexed_slices import ids_and_rows
 from pstrain.variables.operators import ValueOperators
 from pstrain.variables.parameters import Parameters, current_step
+from pstrain.variables.rows import shape_of_rows
 from pstrain.variables.sparse_reads import tracked_rows
 from pstrain.vocabulary import VariableSpec
 
@@ -53,7 +54,7 @@ class BaseVariable(ValueOperators, Hinting):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return (self._stop - self._start, *self.spec.shape[1:]) if self.spec.shape else ()
+        return shape_of_rows(self.spec, self._stop - self._start)
 
     @property
     def ndim(self) -> int:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pstrain.errors import InvalidArgumentError, InvalidTypeError
-from pstrain.variables.rows import check_range
+from pstrain.variables.rows import check_range, shape_of_rows
 from pstrain.vocabulary import VARIABLE_DTYPES, InitializerSpec, ShardSpec, VariableSpec
 
 Array = NDArray[Any]
@@ -52,9 +52,8 @@ def _instead_of(dtype: str) -> str:
 
 def value_of_shard(initial: Callable[..., Any], spec: VariableSpec, shard: ShardSpec) -> Array:
     """Calls a function of one shard, and returns the initial value that it gives for ``shard``."""
-    rest = spec.shape[1:]
-    shape = (shard.row_stop - shard.row_start, *rest) if spec.shape else ()
-    offset = (shard.row_start, *(0 for _ in rest)) if spec.shape else ()
+    shape = shape_of_rows(spec, shard.row_stop - shard.row_start)
+    offset = (shard.row_start, *(0 for _ in spec.shape[1:])) if spec.shape else ()
     if "shard_info" in inspect.signature(initial).parameters:
         value = initial(shard_info=ShardInfo(shape, offset))
     else:

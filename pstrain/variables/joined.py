@@ -15,7 +15,14 @@ from numpy.typing import NDArray
 
 from pstrain import initializers
 from pstrain.errors import InvalidArgumentError, InvalidTypeError, UnimplementedError
-from pstrain.variables.rows import as_rows, overlaps, rows_of_value, scatter_parts, shape_of_rows
+from pstrain.variables.rows import (
+    as_rows,
+    check_ids,
+    overlaps,
+    rows_of_value,
+    scatter_parts,
+    shape_of_rows,
+)
 from pstrain.vocabulary import ShardSpec, VariableSpec
 
 Array = NDArray[Any]
@@ -82,11 +89,7 @@ class JoinedParameters:
 
     def by_part(self, spec: VariableSpec, ids: Array) -> Iterator[tuple[Any, Array, Array]]:
         """Yields (part, positions in ``ids``, rows of the part) for each part that holds ids."""
-        bad = (ids < 0) | (ids >= spec.rows)
-        if bad.any():
-            raise InvalidArgumentError(
-                f"id {ids[bad][0]} is outside [0, {spec.rows}) of variable {spec.name!r}"
-            )
+        check_ids(spec, ids)
         for part, shard in zip(self.parts, spec.shards, strict=True):
             mine = np.flatnonzero((ids >= shard.row_start) & (ids < shard.row_stop))
             if len(mine):

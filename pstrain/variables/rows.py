@@ -66,7 +66,7 @@ def as_rows(spec: VariableSpec, value: Any, rows: int) -> Array:
     needs and the shape it got.
     """
     array = np.asarray(value)
-    expected = (rows, *spec.shape[1:]) if spec.shape else ()
+    expected = shape_of_rows(spec, rows)
     if rows == 0 and array.shape == (0,):
         # An empty list has one axis only and a default dtype.
         array = np.empty(expected, spec.dtype)
@@ -123,6 +123,15 @@ def rows_of_value(spec: VariableSpec, value: Any, start: int) -> int:
     """Returns how many rows from ``start`` on ``value`` covers; a scalar covers all of them."""
     shape = np.shape(value)
     return shape[0] if shape and spec.shape else spec.rows - start
+
+
+def check_ids(spec: VariableSpec, ids: Array) -> None:
+    """Raises InvalidArgumentError, which names the first id outside the variable, if one is."""
+    outside = (ids < 0) | (ids >= spec.rows)
+    if outside.any():
+        raise InvalidArgumentError(
+            f"id {ids[outside.argmax()]} is outside [0, {spec.rows}) of variable {spec.name!r}"
+        )
 
 
 def overlaps(spec: VariableSpec, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
@@ -208,11 +217,7 @@ def scatter_parts(
 ) -> Iterator[tuple[int, ShardSpec, NDArray[np.int64], Array]]:
     """Yields (index, shard, ids, rows [n, width]) in order for each shard of a scatter."""
     flat = np.ascontiguousarray(ids, np.int64).reshape(-1)
-    outside = (flat < 0) | (flat >= spec.rows)
-    if outside.any():
-        raise InvalidArgumentError(
-            f"id {flat[outside.argmax()]} is outside [0, {spec.rows}) of variable {spec.name!r}"
-        )
+    check_ids(spec, flat)
     values = as_rows(spec, rows, flat.size)
     owner = np.searchsorted(row_bounds(spec), flat, side="right") - 1
     for index, shard in enumerate(spec.shards):
