@@ -53,7 +53,7 @@ class Model(Weights, Hinting, ABC):
         self.schema = FeatureSchema.of(schema)
         self.strategy = get_strategy() if has_strategy() else None
         self.layers: list[Layer] = []
-        self.online = OnlineColumns(self.schema, "online") if self.schema.is_online else None
+        self.online = OnlineColumns(self.schema) if self.schema.is_online else None
         self.optimizer: Any = None
         self.metrics: list[Any] = []
         self.weighted_metrics: list[Any] = []
