@@ -57,7 +57,7 @@ def schemas(table: list[pa.RecordBatch]) -> dict[str, ps.FeatureSchema]:
 
 def encoding(schema: ps.FeatureSchema) -> Work:
     """Returns a function that encodes a batch, and looks up keys as in training."""
-    columns = OnlineColumns(schema, "online") if schema.is_online else None
+    columns = OnlineColumns(schema) if schema.is_online else None
 
     def encode(batch: pa.RecordBatch) -> Any:
         features = schema.encode(batch)

@@ -111,7 +111,10 @@ def ids_into(
     strings and for ids outside [0, ``buckets``).
     """
     if pa.types.is_dictionary(column.type):
-        _dictionary_ids(name, column, buckets, hashed, base, out, k)
+        # The few values of the dictionary are encoded, then the many rows refer to their codes.
+        codes = np.empty((len(column.dictionary), 1), dtype=np.int64)
+        ids_into(name, column.dictionary, buckets, hashed, base, codes, 0)
+        codes_into(name, column, codes, base + buckets, out, k)
     elif is_text(column.type):
         if not hashed:
             raise DataError(
@@ -120,8 +123,7 @@ def ids_into(
         offsets, data, valid, bit = text(column)
         hashing.hash_strings(offsets, data, valid, bit, buckets, base, out, k)
     else:
-        values, valid, bit = numbers(name, column, "categorical")
-        _refuse_floats(name, column, values)
+        values, valid, bit = _integers(name, column)
         if hashed:
             hashing.hash_integers(values, valid, bit, buckets, base, out, k)
         else:
@@ -141,23 +143,23 @@ def keys_into(name: str, column: pa.Array, out: NDArray[np.int64], k: int) -> No
     if pa.types.is_dictionary(column.type):
         codes = np.empty((len(column.dictionary), 1), dtype=np.int64)
         keys_into(name, column.dictionary, codes, 0)
-        values, valid, bit = numbers(name, column.indices, "categorical")
-        hashing.place_dictionary(values, codes, valid, bit, NO_KEY, out, k)
+        codes_into(name, column, codes, NO_KEY, out, k)
     elif is_text(column.type):
         offsets, data, valid, bit = text(column)
         keys.place_text(offsets, data, valid, bit, out, k)
     else:
-        values, valid, bit = numbers(name, column, "categorical")
-        _refuse_floats(name, column, values)
+        values, valid, bit = _integers(name, column)
         keys.place_integers(values, valid, bit, out, k)
 
 
-def _refuse_floats(name: str, column: pa.Array, values: NDArray[Any]) -> None:
-    if values.dtype.kind == "f":
+def _integers(name: str, column: pa.Array) -> _Values:
+    found = numbers(name, column, "categorical")
+    if found.values.dtype.kind == "f":
         raise DataError(
             f"categorical column {name!r} holds {column.type}: make it a dense column, or "
             "cast it to integers or strings"
         )
+    return found
 
 
 def labels(name: str, column: pa.Array) -> NDArray[np.float32]:
@@ -298,17 +300,14 @@ def text(
     return offsets, _view(data, np.uint8), _bitmap(column, valid), column.offset
 
 
-def _dictionary_ids(
+def codes_into(
     name: str,
     column: pa.DictionaryArray,
-    buckets: int,
-    hashed: bool,
-    base: int,
+    codes: NDArray[np.int64],
+    null: int,
     out: NDArray[np.int64],
     k: int,
 ) -> None:
-    """Encodes the few values of the dictionary once, then the many rows that refer to them."""
-    codes = np.empty((len(column.dictionary), 1), dtype=np.int64)
-    ids_into(name, column.dictionary, buckets, hashed, base, codes, 0)
+    """Writes the code of each value, ``codes[index, 0]``, into ``out[:, k]``; of nulls ``null``."""
     values, valid, bit = numbers(name, column.indices, "categorical")
-    hashing.place_dictionary(values, codes, valid, bit, base + buckets, out, k)
+    hashing.place_dictionary(values, codes, valid, bit, null, out, k)

@@ -44,19 +44,12 @@ class _OnlineFields(NamedTuple):
 class OnlineColumns:
     """The online columns of a schema, which share one mapping; each has rows of its own in it."""
 
-    def __init__(self, schema: FeatureSchema, name: str) -> None:
-        online = [category for category in schema.categorical.values() if category.online]
-        self._rows = KeyRows(
-            [category.buckets for category in online],
-            [category.min_count for category in online],
-            name,
-        )
+    def __init__(self, schema: FeatureSchema) -> None:
+        online = {name: each for name, each in schema.categorical.items() if each.online}
+        self._capacities = {name: each.buckets for name, each in online.items()}
+        min_counts = [each.min_count for each in online.values()]
+        self._rows = KeyRows([*self._capacities.values()], min_counts, "online")
         self.variables = [self._rows.variable]
-        self._capacities = {
-            name: category.buckets
-            for name, category in schema.categorical.items()
-            if category.online
-        }
         self._table_rows = schema.table_rows
         firsts: list[int] = []
         single: list[tuple[int, int, int, int]] = []

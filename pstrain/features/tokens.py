@@ -20,7 +20,6 @@ from dataservice.runtime.arguments import integer_at_least
 from pstrain.errors import DataError, InvalidArgumentError
 from pstrain.features import columns
 from pstrain.features.bags import is_list
-from pstrain.kernels import hashing
 from pstrain.kernels import tokens as kernels
 
 _COMPACT_AT_ROWS = 1 << 20
@@ -63,8 +62,7 @@ class Vocabulary:
         if pa.types.is_dictionary(column.type):
             codes = np.empty((len(column.dictionary), 1), dtype=np.int64)
             self.ids_into(name, column.dictionary, base, codes, 0)
-            values, valid, bit = columns.numbers(name, column.indices, "categorical")
-            hashing.place_dictionary(values, codes, valid, bit, null, out, k)
+            columns.codes_into(name, column, codes, null, out, k)
             return
         if pa.types.is_null(column.type):
             out[:, k] = null

@@ -19,9 +19,9 @@ from pstrain.errors import UnimplementedError
 from pstrain.gradients import derivatives
 from pstrain.gradients.derivatives import special
 
-# Functions beside the ufuncs that compute in C, so that they have no frame of their own.
-_IN_C = frozenset({"dot", "inner", "vdot", "where", "concatenate"})
-_METHODS_OF_UFUNCS = frozenset({"reduce", "accumulate", "reduceat", "outer"})
+# Functions beside the ufuncs, and methods of ufuncs: in C, so that they have no frame of their own.
+_FUNCTIONS_IN_C = {"dot", "inner", "vdot", "where", "concatenate"}
+_METHODS_IN_C = {"reduce", "accumulate", "reduceat", "outer"}
 # Piecewise constant functions of ``math``, which have no gradient to lose.
 _STEPS_OF_MATH = frozenset(
     {"ceil", "floor", "trunc", "frexp", "isclose", "isfinite", "isinf", "isnan", "ulp"}
@@ -33,12 +33,13 @@ _SMOOTH = {
 }
 # Functions written in C that call another function, or return an iterator that calls one.
 _APPLYING = frozenset({"map", "starmap", "reduce", "accumulate"})
+# Instructions of ``array[...] = value``.
 _STORES = frozenset({"STORE_SUBSCR", "STORE_SLICE"})
 
 
 def check_keeps_gradient(frame: FrameType) -> None:
     """Raises UnimplementedError if what ``frame`` executes would lose the gradient of a tensor."""
-    if stores(frame):
+    if _instruction(frame.f_code, frame.f_lasti).opname in _STORES:
         raise UnimplementedError(
             "`array[...] = tensor` would put a tensor that a loss may depend on into an array, "
             "which keeps no gradient: compute with the tensor itself, or write "
@@ -50,7 +51,7 @@ def check_keeps_gradient(frame: FrameType) -> None:
             "NumPy's, as np.log(np.sum(np.exp(x))) for logsumexp(x), which have one, as "
             f"scipy.special has of {special.names()}; for its value give tensor.numpy()"
         )
-    if computes(frame):
+    if _computes(frame):
         raise UnimplementedError(
             "tensors in a list, given to a function of NumPy, lose their gradient, and a loss "
             "may depend on it: write sum([a, b]) / 2 for np.mean([a, b]), [np.exp(a), "
@@ -86,7 +87,7 @@ def _smooth(frame: FrameType, root: str, name: str) -> str:
     return name if is_of_math and id(getattr(math, name, None)) in _SMOOTH else ""
 
 
-def computes(frame: FrameType) -> bool:
+def _computes(frame: FrameType) -> bool:
     """True if what ``frame`` executes computes with the tensor's value that it asks for."""
     module = _module(frame)
     if module.startswith("numpy."):
@@ -96,11 +97,6 @@ def computes(frame: FrameType) -> bool:
 
 def _module(frame: FrameType) -> str:
     return str(frame.f_globals.get("__name__", ""))
-
-
-def stores(frame: FrameType) -> bool:
-    """True if ``frame`` is executing ``array[...] = value``."""
-    return _instruction(frame.f_code, frame.f_lasti).opname in _STORES
 
 
 @functools.lru_cache(maxsize=1024)
@@ -178,4 +174,4 @@ def _has_gradient(name: str) -> bool:
     if isinstance(function, np.ufunc):
         gives_floats = any("d" in types.partition("->")[2] for types in function.types)
         return gives_floats and function not in derivatives.CONSTANT
-    return name in _IN_C or name in _METHODS_OF_UFUNCS
+    return name in _FUNCTIONS_IN_C | _METHODS_IN_C

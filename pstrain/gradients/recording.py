@@ -82,15 +82,18 @@ def wants_gradient(variable: Any) -> bool:
     """
     if not (recording() and variable.trainable):
         return False
-    if variable.dtype == np.float32:
-        return True
-    if variable.dtype.kind == "f":
+    check_precision(variable, "or with trainable=False; numpy() reads a constant")
+    return bool(variable.dtype == np.float32)
+
+
+def check_precision(variable: Any, otherwise: str) -> None:
+    """Raises InvalidArgumentError, which ends with ``otherwise``, for floats but float32."""
+    if variable.dtype.kind == "f" and variable.dtype != np.float32:
         raise InvalidArgumentError(
             f"variable {variable.name!r} holds {variable.dtype}, and a tape trains variables of "
             "float32: make it with dtype='float32', as an array of NumPy's is float64 by itself, "
-            "or with trainable=False; numpy() reads a constant"
+            + otherwise
         )
-    return False
 
 
 def leaf(tensor: _R, variable: Any, lookup: Lookup | None = None) -> _R:

@@ -18,12 +18,13 @@ from pstrain import buffers, foreign_arguments, foreign_names
 from pstrain.errors import InvalidArgumentError, InvalidTypeError
 from pstrain.foreign_arguments import refuse_arguments
 from pstrain.foreign_names import Hinting
-from pstrain.gradients.recording import Leaf, Record, records
+from pstrain.gradients.recording import Leaf, Record, check_precision, records
 from pstrain.gradients.tensor import Tensor
 from pstrain.gradients.variable_gradient import VariableGradient
 from pstrain.kernels.embedding import scatter_fields
 from pstrain.variables.indexed_slices import IndexedSlices
 from pstrain.variables.joined import JoinedParameters
+from pstrain.variables.rows import row_bounds
 from pstrain.vocabulary import Lookup, Update, VariableSpec
 
 
@@ -177,12 +178,8 @@ def _of_source(found: Gradients, source: Any) -> Any:
             f"{source.name!r} is a view of given variables, without a gradient of its own: ask for "
             "those of its .variables"
         )
-    if source.trainable and source.dtype.kind == "f" and source.dtype != np.float32:
-        raise InvalidArgumentError(
-            f"variable {source.name!r} holds {source.dtype}, and a tape trains variables of "
-            "float32: make it with dtype='float32', as an array of NumPy's is float64 by itself, "
-            "or leave it out"
-        )
+    if source.trainable:
+        check_precision(source, "or leave it out")
     if source.parameters is not found.parameters:
         return None
     of_source = (update for update in found if update.variable.id == source.spec.id)
@@ -238,8 +235,7 @@ def _merge_lookups(spec: VariableSpec, uses: list[tuple[Leaf, NDArray[Any]]]) ->
     scatter_fields(gradients, places.astype(np.int32), 1, total)
     rows = np.empty_like(total)
     rows[places] = np.concatenate([lookup.rows for lookup in lookups])
-    bounds = [0, *(shard.row_stop for shard in spec.shards)]
-    offsets = np.searchsorted(unique, bounds).astype(np.int64)
+    offsets = np.searchsorted(unique, row_bounds(spec)).astype(np.int64)
     starts = np.cumsum([0, *(len(lookup.unique) for lookup in lookups)])
     inverse = np.concatenate(
         [

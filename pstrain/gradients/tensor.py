@@ -299,7 +299,7 @@ def _untracked(
     args: Sequence[Any],
     options: Mapping[str, Any],
     is_constant: bool,
-    changed: Sequence[Any] = (),
+    changed: Sequence[Any],
 ) -> Any:
     """Calls a function with values of tensors; UnimplementedError if that would lose a gradient."""
     is_lost = not is_constant and recording()

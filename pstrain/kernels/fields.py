@@ -21,11 +21,11 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from pstrain.kernels.hashing import GOLDEN
 from pstrain.kernels.prefetch import prefetch
 
 Array = NDArray[Any]
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _SMALLEST_TABLE_BITS = 6
 # The ids of one field are a whole row apart in memory, so they are prefetched.
 _EXAMPLES_AHEAD = 40
@@ -49,7 +49,7 @@ def _number(
     for i in range(ids.shape[0]):
         prefetch(ids, np.intp(i + _EXAMPLES_AHEAD), offset)
         key = ids[i, field]
-        slot = (np.uint64(key) * _GOLDEN) >> shift
+        slot = (np.uint64(key) * GOLDEN) >> shift
         entry = table[slot] - before
         while entry >= 0 and found[np.uint64(entry)] != key:
             slot = (slot + np.uint64(1)) & mask

@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]
 
+# 2^64 over the golden ratio, an odd number: its multiples are spread over all 64 bits.
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _PRIME_1 = np.uint64(0x9E3779B185EBCA87)
 _PRIME_2 = np.uint64(0xC2B2AE3D27D4EB4F)
 _PRIME_3 = np.uint64(0x165667B19E3779F9)
@@ -25,12 +27,17 @@ _32 = np.uint64(32)
 
 
 @njit(nogil=True, cache=True)
-def splitmix64(value: np.uint64) -> np.uint64:
-    """Mixes 64 bits into 64 bits, one to one (Steele, Lea, Flood: SplitMix, 2014)."""
-    z = value + np.uint64(0x9E3779B97F4A7C15)
+def mix64(z: np.uint64) -> np.uint64:
+    """Mixes 64 bits into 64 bits, one to one; 0 stays 0."""
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return z ^ (z >> np.uint64(31))
+
+
+@njit(nogil=True, cache=True)
+def splitmix64(value: np.uint64) -> np.uint64:
+    """Mixes 64 bits into 64 bits, one to one (Steele, Lea, Flood: SplitMix, 2014)."""
+    return mix64(value + GOLDEN)
 
 
 @njit(nogil=True, cache=True)

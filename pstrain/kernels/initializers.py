@@ -12,30 +12,22 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
-_MIX_2 = np.uint64(0x94D049BB133111EB)
+from pstrain.kernels.hashing import GOLDEN, mix64, splitmix64
+
 _TO_UNIT = 1.0 / 9007199254740992.0
 _TAIL = 0.02425
 
 
 @njit(nogil=True, cache=True)
-def _mix(state: np.uint64) -> np.uint64:
-    state = (state ^ (state >> np.uint64(30))) * _MIX_1
-    state = (state ^ (state >> np.uint64(27))) * _MIX_2
-    return state ^ (state >> np.uint64(31))
-
-
-@njit(nogil=True, cache=True)
 def _unit(row_key: np.uint64, column: int) -> float:
     """Returns a number uniform in (0, 1): 53 random bits, centred so as not to reach either end."""
-    bits = _mix(row_key + np.uint64(column + 1) * _GOLDEN)
+    bits = mix64(row_key + np.uint64(column + 1) * GOLDEN)
     return (float(bits >> np.uint64(11)) + 0.5) * _TO_UNIT
 
 
 @njit(nogil=True, cache=True)
 def _row_key(seed: np.uint64, row: int) -> np.uint64:
-    return _mix(_mix(seed + _GOLDEN) + np.uint64(row) * _GOLDEN)
+    return mix64(splitmix64(seed) + np.uint64(row) * GOLDEN)
 
 
 @njit(nogil=True, cache=True)

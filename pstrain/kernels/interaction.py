@@ -23,12 +23,12 @@ _AT_ONCE = 4
 
 
 @njit(nogil=True, cache=True)
-def _store4(out: Array, row: int, column: int, a: Any, b: Any, c: Any, d: Any) -> None:
-    """Stores four vectors in four consecutive rows."""
-    store(out, row, column, a)
-    store(out, row + 1, column, b)
-    store(out, row + 2, column, c)
-    store(out, row + 3, column, d)
+def _store_rows(out: Array, column: int, a: Any, b: Any, c: Any, d: Any) -> None:
+    """Stores four vectors in the first four rows."""
+    store(out, 0, column, a)
+    store(out, 1, column, b)
+    store(out, 2, column, c)
+    store(out, 3, column, d)
 
 
 @njit(nogil=True, cache=True, fastmath=_REORDER)
@@ -94,7 +94,7 @@ def pair_dots(vectors: Array, count: int, dim: int, out: Array) -> None:
                     t1 = plus_product(t1, load_broadcast(vectors, i, f1 + k), column)
                     t2 = plus_product(t2, load_broadcast(vectors, i, f2 + k), column)
                     t3 = plus_product(t3, load_broadcast(vectors, i, f3 + k), column)
-                _store4(found, 0, g, t0, t1, t2, t3)
+                _store_rows(found, g, t0, t1, t2, t3)
             for f in range(first, last + 1):
                 for g in range(f):
                     out[i, at + g] = found[f - first, g]
@@ -122,7 +122,7 @@ def pair_dots_gradient(gradient: Array, vectors: Array, count: int, dim: int, ou
                     t1 = plus_product(t1, load_broadcast(weights, first + 1, g), vector)
                     t2 = plus_product(t2, load_broadcast(weights, first + 2, g), vector)
                     t3 = plus_product(t3, load_broadcast(weights, first + 3, g), vector)
-                _store4(found, 0, 0, t0, t1, t2, t3)
+                _store_rows(found, 0, t0, t1, t2, t3)
                 for f in range(first, min(first + _AT_ONCE, count)):
                     store(out, i, f * dim + column, load(found, f - first, 0))
                 column += LANES

@@ -13,7 +13,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from pstrain.kernels.hashing import bucket_of, hash_bytes, is_null, splitmix64
+from pstrain.kernels.hashing import GOLDEN, bucket_of, hash_bytes, is_null, splitmix64
 from pstrain.kernels.prefetch import ROWS_AHEAD, prefetch
 
 I64 = NDArray[np.int64]
@@ -38,7 +38,6 @@ NO_ROW_EVER = -2
 """Given in place of a row number if the key cannot get a row because its bucket is full."""
 
 _UNKNOWN_ROW = -1
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _WAYS = 4
 _TOP_2 = np.uint64(62)
 
@@ -87,7 +86,7 @@ def find_buckets(
 
 @njit(nogil=True, cache=True)
 def _slot_of(key: int, salt: np.uint64, shift: np.uint64) -> np.uint64:
-    return ((np.uint64(key) ^ salt) * _GOLDEN) >> shift
+    return ((np.uint64(key) ^ salt) * GOLDEN) >> shift
 
 
 @njit(nogil=True, cache=True)
@@ -122,7 +121,7 @@ def replace_known(
         later = min(i + ahead, len(ids) - 1)
         for field in range(fields):
             column = columns[field]
-            salt = np.uint64(first[field]) * _GOLDEN
+            salt = np.uint64(first[field]) * GOLDEN
             prefetch(known, np.intp(_slot_of(ids[later, column], salt, shift)), 0)
             key = ids[i, column]
             if key == NO_KEY:
@@ -157,7 +156,7 @@ def add_known(known: I64, keys: I64, rows: I64, salts: I64) -> int:
         shift -= np.uint64(1)
     added = 0
     for i in range(len(keys)):
-        slot = _slot_of(keys[i], np.uint64(salts[i]) * _GOLDEN, shift)
+        slot = _slot_of(keys[i], np.uint64(salts[i]) * GOLDEN, shift)
         while known[slot, 0] != NO_KEY and (known[slot, 0] != keys[i] or known[slot, 1] != rows[i]):
             slot = (slot + np.uint64(1)) & mask
         added += known[slot, 0] == NO_KEY
@@ -179,7 +178,7 @@ def count_occurrences(
     """
     sets = np.uint64(len(counts) // _WAYS - 1)
     for i in range(len(keys)):
-        mixed = splitmix64(np.uint64(keys[i]) ^ (np.uint64(salts[i]) * _GOLDEN))
+        mixed = splitmix64(np.uint64(keys[i]) ^ (np.uint64(salts[i]) * GOLDEN))
         start = np.int64((mixed & sets) * np.uint64(_WAYS))
         place = start + np.int64(mixed >> _TOP_2)
         for at in range(start, start + _WAYS):

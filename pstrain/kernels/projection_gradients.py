@@ -147,9 +147,9 @@ def _times_transposed(tile: Array, count: int, transposed: Array, column: int, o
 
 @njit(nogil=True, cache=True)
 def add_outer_products(
-    rows: Array, order: Array, column: int, other: Array, other_first: int, out: Array, at: int
+    rows: Array, order: Array, column: int, other: Array, out: Array, at: int
 ) -> None:
-    """out[at + k] += sum over t of rows[order[t], column + k] * other[other_first + t].
+    """out[at + k] += sum over t of rows[order[t], column + k] * other[t].
 
     Does so for all columns of ``rows`` from ``column`` on.
     """
@@ -162,7 +162,7 @@ def add_outer_products(
             a2, a3 = load_wide(out, at + k2, c), load_wide(out, at + k3, c)
             for t in range(order.size):
                 r = order[t]
-                w = load_wide(other, other_first + t, c)
+                w = load_wide(other, t, c)
                 a0 = plus_product(a0, load_broadcast_wide(rows, r, column + k), w)
                 a1 = plus_product(a1, load_broadcast_wide(rows, r, column + k1), w)
                 a2 = plus_product(a2, load_broadcast_wide(rows, r, column + k2), w)
@@ -220,7 +220,7 @@ def project_gradients(
                     if not each_once:
                         total = plus(load(to_rows, order[s], at), total)
                     store(to_rows, order[s], at, total)
-            add_outer_products(rows, order[begin:end], skipped, tile, 0, to_kernel, f * dim)
+            add_outer_products(rows, order[begin:end], skipped, tile, to_kernel, f * dim)
             begin = end
 
 
@@ -236,5 +236,5 @@ def warm_up() -> None:
         received.flags.writeable = False
     grouped = (order, starts, middles, order, order, order)
     project_gradients(gradient, rows, *grouped, transposed, to_rows, to_kernel, True)
-    add_outer_products(dense, order, 0, gradient, 0, to_kernel, LANES)
+    add_outer_products(dense, order, 0, gradient, to_kernel, LANES)
     add_wide_gradient(np.zeros(1, np.float32), *grouped, to_rows)

@@ -13,9 +13,9 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from pstrain.kernels.hashing import GOLDEN
 from pstrain.kernels.prefetch import ROWS_AHEAD, prefetch
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _SMALLEST_TABLE_BITS = 10
 
 
@@ -51,11 +51,11 @@ def _distinct(
     for position in range(ids.size):
         # The rest of the step has evicted the table's memory from the caches since its last use.
         ahead = np.uint64(ids[min(position + ROWS_AHEAD, ids.size - 1)])
-        prefetch(table, np.intp((ahead * _GOLDEN) >> shift), 0)
+        prefetch(table, np.intp((ahead * GOLDEN) >> shift), 0)
         key = ids[position]
         if key < low or key >= high:
             return count, position
-        slot = (np.uint64(key) * _GOLDEN) >> shift
+        slot = (np.uint64(key) * GOLDEN) >> shift
         entry = table[slot]
         while entry != 0 and unique[np.uint64(entry - 1)] != key:
             slot = (slot + np.uint64(1)) & mask

@@ -13,14 +13,9 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from pstrain.kernels.hashing import bucket_of, hash_bytes, splitmix64
+from pstrain.kernels.hashing import bucket_of, hash_bytes, is_null, splitmix64
 
 Array = NDArray[Any]
-
-
-@njit(nogil=True, cache=True)
-def _is_null(valid: Array, bit: int) -> bool:
-    return len(valid) > 0 and (valid[bit >> 3] >> (bit & 7)) & 1 == 0
 
 
 @njit(nogil=True, cache=True)
@@ -107,7 +102,7 @@ def place_text(
     """``out[i, k]`` (int64) = id of string i; returns -1, or the first unknown if ``oov`` is 0."""
     unknown = -1
     for i in range(len(offsets) - 1):
-        if _is_null(valid, bit + i):
+        if len(valid) and is_null(valid, bit + i):
             out[i, k] = null
             continue
         hashed = hash_bytes(data, offsets[i], offsets[i + 1])
@@ -137,7 +132,7 @@ def place_numbers(
     """Does the same as :func:`place_text` for integers."""
     unknown = -1
     for i in range(len(values)):
-        if _is_null(valid, bit + i):
+        if len(valid) and is_null(valid, bit + i):
             out[i, k] = null
             continue
         value = np.int64(values[i])

@@ -18,10 +18,11 @@ from numba import njit
 from numba.core import cgutils, types
 from numba.extending import intrinsic, models, overload, register_model
 
+from pstrain.kernels.prefetch import FLOAT_BYTES
+
 LANES = 8
 WIDE_LANES = 16
 FOUR_LANES = 4 * WIDE_LANES
-_FLOAT_BYTES = 4
 _HALF_BITS = 16
 
 
@@ -83,7 +84,7 @@ def _load_of(kind: _Vector) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             at = _address(context, builder, signature.args[0], *arguments)
             place = builder.bitcast(at, _llvm_type(kind).as_pointer())
-            return builder.load(place, align=_FLOAT_BYTES)
+            return builder.load(place, align=FLOAT_BYTES)
 
         return kind(array, types.intp, types.intp), generate
 
@@ -135,7 +136,7 @@ def store(_typing: Any, array: Any, row: Any, column: Any, values: Any) -> Any: 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         at = _address(context, builder, signature.args[0], *arguments[:3])
         place = builder.bitcast(at, _llvm_type(values).as_pointer())
-        builder.store(arguments[3], place, align=_FLOAT_BYTES)
+        builder.store(arguments[3], place, align=FLOAT_BYTES)
         return context.get_dummy_value()
 
     return types.void(array, types.intp, types.intp, values), generate

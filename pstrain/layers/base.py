@@ -112,6 +112,11 @@ def whole_leaf(variable: Any, value: NDArray[Any]) -> Tensor:
     return leaf(Tensor(value), variable)
 
 
+def whole_leaves(variables: Sequence[Any], values: Sequence[NDArray[Any]]) -> list[Tensor]:
+    """Returns the fetched values of several variables as leaves of the tape."""
+    return [whole_leaf(each, value) for each, value in zip(variables, values, strict=True)]
+
+
 def rows_leaf(variable: Any, lookup: Lookup) -> Tensor:
     """Returns a variable's fetched rows as a leaf of the tape."""
     return leaf(Tensor(lookup.rows), variable, lookup)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -15,7 +16,7 @@ from pstrain.foreign_arguments import refuse_arguments
 from pstrain.gradients.recording import record
 from pstrain.gradients.tensor import Tensor
 from pstrain.kernels import losses, network
-from pstrain.layers.base import Layer, as_matrix, whole_leaf
+from pstrain.layers.base import Layer, as_matrix, whole_leaves
 from pstrain.variables.creation import Maker
 from pstrain.variables.parameters import current_step
 from pstrain.variables.variable import create_variable
@@ -118,8 +119,7 @@ class Dense(Layer, Maker):
             raise InvalidArgumentError(
                 f"layer {self.name!r} takes [n, {self.input_size}], got {tensor.shape}"
             )
-        leaves = [whole_leaf(v, value) for v, value in zip(self.variables, values, strict=True)]
-        return self.computed(tensor, leaves)
+        return self.computed(tensor, whole_leaves(self.variables, values))
 
     def computed(self, tensor: Tensor, leaves: Sequence[Tensor]) -> Tensor:
         """Returns the output for ``tensor``; ``leaves``: kernel, and bias if there is one."""
@@ -136,11 +136,14 @@ class Dense(Layer, Maker):
         return record(output, (tensor, *leaves), _Backward(self, tensor, leaves[0], output))
 
 
+@dataclass(frozen=True, slots=True)
 class _Backward:
     """The backward function of one call; computes no gradient of inputs that are not tracked."""
 
-    def __init__(self, layer: Dense, inputs: Tensor, kernel: Tensor, output: Tensor) -> None:
-        self.layer, self.inputs, self.kernel, self.output = layer, inputs, kernel, output
+    layer: Dense
+    inputs: Tensor
+    kernel: Tensor
+    output: Tensor
 
     def __call__(self, gradient: NDArray[np.float32]) -> list[NDArray[np.float32] | None]:
         bias_gradient = np.zeros(self.layer.units, dtype=np.float32)

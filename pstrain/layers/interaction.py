@@ -21,10 +21,9 @@ from pstrain.gradients.recording import record
 from pstrain.gradients.tensor import Tensor
 from pstrain.kernels import cross
 from pstrain.kernels import interaction as kernels
-from pstrain.layers.base import Layer, as_matrix, contiguous_rows, whole_leaf
+from pstrain.layers.base import Layer, as_matrix, contiguous_rows, whole_leaf, whole_leaves
 from pstrain.layers.dense import Dense
 from pstrain.variables.variable import create_variable
-from pstrain.vocabulary import Fetch
 
 Float32 = NDArray[np.float32]
 
@@ -84,9 +83,6 @@ class Interaction(Layer):
         self.dim = integer_at_least(dim, 1, f"layer {name!r}: dim")
         self.kind = kind
 
-    def __call__(self, inputs: Any) -> Tensor:
-        return self.forward([], inputs)
-
     def forward(self, values: Sequence[Any], inputs: Any) -> Tensor:  # noqa: ARG002
         vectors = as_matrix(self.name, inputs)
         if vectors.shape[1] < self.count * self.dim:
@@ -135,10 +131,9 @@ class Cross(Layer):
     ) -> None:
         super().__init__(name)
         size = integer_at_least(size, 1, f"layer {name!r}: size")
-        if rank is not None:
-            rank = integer_at_least(rank, 1, f"layer {name!r}: rank")
         self._down = None
         if rank is not None:
+            rank = integer_at_least(rank, 1, f"layer {name!r}: rank")
             self._down = Dense(
                 rank, input_size=size, use_bias=False, name=f"{name}/down", seed=seed
             )
@@ -150,8 +145,7 @@ class Cross(Layer):
         projected = last
         if self._down is not None:
             projected = self._down.forward(values[:1], last)
-        variables = self._out.variables
-        kernel, bias = (whole_leaf(v, w) for v, w in zip(variables, values[-2:], strict=True))
+        kernel, bias = whole_leaves(self._out.variables, values[-2:])
         rows, weights = contiguous_rows(first.value), buffers.empty(first.shape)
         np.matmul(projected.value, kernel.value, out=weights)
         output, beside = Tensor(buffers.empty(first.shape)), read_only(bias.value.reshape(1, -1))
@@ -214,9 +208,6 @@ class NumericEmbedding(Layer):
         self.dim = dim = integer_at_least(dim, 1, f"layer {name!r}: dim")
         start = initializers.uniform(seed=initializers.seed_for(name, seed))
         self.variables = [create_variable(start, shape=(columns, dim), name=name)]
-
-    def requests(self, inputs: Any) -> list[Fetch]:  # noqa: ARG002
-        return [Fetch(self.variables[0].spec)]
 
     def forward(self, values: Sequence[Float32], inputs: Any) -> Tensor:
         vectors = whole_leaf(self.variables[0], values[0])

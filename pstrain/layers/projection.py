@@ -22,7 +22,7 @@ from pstrain.gradients.tensor import Tensor
 from pstrain.kernels import network, projection_gradients
 from pstrain.kernels import projection as kernels
 from pstrain.kernels.vectors import LANES
-from pstrain.layers.base import whole_leaf
+from pstrain.layers.base import whole_leaves
 from pstrain.layers.dense import Dense
 from pstrain.layers.embedding import Embedding, WideDeepTable
 from pstrain.layers.pooling import (
@@ -53,9 +53,9 @@ def project(
     """
     if not is_worth_fusing(table_values[0], inputs, table.dim, dense):
         return None
-    bias = whole_leaf(table.variables[1], table_values[1])
-    found = field_rows(table.variables[0], table_values[0], inputs)
-    return project_rows(found, table.fields, bias, _leaves(dense, dense_values), inputs)
+    found, bias = table.leaves(table_values, inputs)
+    leaves = whole_leaves(dense.variables, dense_values)
+    return project_rows(found, table.fields, bias, leaves, inputs)
 
 
 def project_embedding(
@@ -72,12 +72,8 @@ def project_embedding(
     if not is_worth_fusing(table_values[0], inputs, table.dim, dense):
         return None
     found = field_rows(table.variables[0], table_values[0], inputs)
-    fields = len(table.vocabulary_sizes)
-    return project_rows(found, fields, None, _leaves(dense, dense_values), inputs)[0]
-
-
-def _leaves(dense: Dense, values: Sequence[Float32]) -> list[Tensor]:
-    return [whole_leaf(v, w) for v, w in zip(dense.variables, values, strict=True)]
+    leaves = whole_leaves(dense.variables, dense_values)
+    return project_rows(found, len(table.vocabulary_sizes), None, leaves, inputs)[0]
 
 
 def project_rows(
@@ -178,5 +174,5 @@ class _Backward:
         if dense.shape[1]:
             every = np.arange(len(dense), dtype=np.int32)
             projection_gradients.add_outer_products(
-                dense, every, 0, gradient, 0, to_kernel, embedded_columns
+                dense, every, 0, gradient, to_kernel, embedded_columns
             )

@@ -7,6 +7,7 @@ steps of one model at once.
 
 from __future__ import annotations
 
+import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, Unpack
@@ -44,13 +45,15 @@ class Model(Weights, Hinting, ABC):
     """
 
     kind: ClassVar[str] = ""
+    _arguments: ClassVar[tuple[str, ...]] = ()
+    """The constructor's arguments after ``schema``, which are attributes of these names too."""
     _remedies = foreign_names.MODEL
 
     def __init__(self, schema: Any) -> None:
         self.schema = FeatureSchema.of(schema)
         self.strategy = get_strategy() if has_strategy() else None
         self.layers: list[Layer] = []
-        self.online = OnlineColumns(self.schema, "online") if self.schema.is_online else None
+        self.online = OnlineColumns(self.schema) if self.schema.is_online else None
         self.optimizer: Any = None
         self.metrics: list[Any] = []
         self.weighted_metrics: list[Any] = []
@@ -226,7 +229,11 @@ class Model(Weights, Hinting, ABC):
 
     def get_config(self) -> dict[str, Any]:
         """Returns the JSON form, from which :func:`pstrain.models.from_config` makes a model."""
-        return {"kind": self.kind, "schema": self.schema.to_json()}
+        config = {"kind": self.kind, "schema": self.schema.to_json()}
+        for name in self._arguments:
+            value = getattr(self, name)
+            config[name] = list(value) if isinstance(value, tuple) else value
+        return config
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Model:
@@ -250,12 +257,8 @@ class Model(Weights, Hinting, ABC):
 
     def _fetch(self, features: Features) -> list[list[Any]]:
         requests = [layer.requests(features) for layer in self.layers]
-        values = self.parameters.fetch([r for group in requests for r in group])
-        found, at = [], 0
-        for group in requests:
-            found.append(values[at : at + len(group)])
-            at += len(group)
-        return found
+        values = iter(self.parameters.fetch([r for group in requests for r in group]))
+        return [list(itertools.islice(values, len(group))) for group in requests]
 
 
 def _as_list(metrics: Any) -> Sequence[Any]:

@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
 from dataservice.runtime.arguments import check_choice, integer_at_least
-from pstrain.errors import InvalidArgumentError
 from pstrain.features.schema import Features
 from pstrain.gradients.tensor import Tensor
 from pstrain.layers.embedding import WideDeepTable
 from pstrain.layers.interaction import Cross, concatenate
+from pstrain.models import network
 from pstrain.models.base import Model
-from pstrain.models.network import checked_sizes, logit_layer, relu_layers, run
 
 
 class DCNv2(Model):
@@ -25,6 +24,7 @@ class DCNv2(Model):
     """
 
     kind: ClassVar[str] = "DCNv2"
+    _arguments = ("dim", "hidden", "crosses", "rank", "structure", "name", "seed")
 
     def __init__(
         self,
@@ -39,15 +39,11 @@ class DCNv2(Model):
         seed: int = 0,
     ) -> None:
         super().__init__(schema)
-        if not self.schema.categorical:
-            raise InvalidArgumentError(
-                "DCNv2 needs at least one categorical column; use LogisticRegression"
-            )
+        fields = network.checked_fields(self.kind, self.schema)
         check_choice("DCNv2: structure", structure, ("stacked", "parallel"))
-        self.dim, self.hidden = checked_sizes(self.kind, dim, hidden=hidden)
+        self.dim, self.hidden = network.checked_sizes(self.kind, dim, hidden=hidden)
         self.crosses = crosses = integer_at_least(crosses, 1, "DCNv2: crosses")
         self.rank, self.structure, self.name, self.seed = rank, structure, name, seed
-        fields = len(self.schema.categorical)
         rows = self.schema.table_rows
         size = fields * dim + len(self.schema.dense)
         self._table = WideDeepTable(rows, fields, dim, name=f"{name}/table", seed=seed)
@@ -55,9 +51,9 @@ class DCNv2(Model):
             Cross(size, rank, name=f"{name}/cross_{k}", seed=seed) for k in range(crosses)
         ]
         sizes = [size, *self.hidden]
-        self._deep = relu_layers(sizes, f"{name}/deep", seed)
+        self._deep = network.relu_layers(sizes, f"{name}/deep", seed)
         last = sizes[-1] + (size if structure == "parallel" else 0)
-        self._out = logit_layer(last, f"{name}/out", seed)
+        self._out = network.logit_layer(last, f"{name}/out", seed)
         self.layers = [self._table, *self._crosses, *self._deep, self._out]
 
     def compute(self, values: Sequence[Sequence[Any]], features: Features) -> Tensor:
@@ -67,17 +63,6 @@ class DCNv2(Model):
             crossed = layer.forward(rest[0], (start, crossed))
             rest = rest[1:]
         stacked = self.structure == "stacked"
-        deep = run(self._deep, rest[: len(self._deep)], crossed if stacked else start)
+        deep = network.run(self._deep, rest[: len(self._deep)], crossed if stacked else start)
         joined = deep if stacked else concatenate([crossed, deep])
         return wide + self._out.forward(rest[-1], joined)
-
-    def get_config(self) -> dict[str, Any]:
-        return super().get_config() | {
-            "dim": self.dim,
-            "hidden": list(self.hidden),
-            "crosses": self.crosses,
-            "rank": self.rank,
-            "structure": self.structure,
-            "name": self.name,
-            "seed": self.seed,
-        }

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from pstrain.errors import InvalidArgumentError
 from pstrain.features.schema import Features
 from pstrain.gradients.tensor import Tensor
 from pstrain.layers.embedding import Embedding
 from pstrain.layers.interaction import Interaction, concatenate
+from pstrain.models import network
 from pstrain.models.base import Model
-from pstrain.models.network import checked_sizes, logit_layer, relu_layers, run
 
 
 class DLRM(Model):
@@ -23,6 +22,7 @@ class DLRM(Model):
     """
 
     kind: ClassVar[str] = "DLRM"
+    _arguments = ("dim", "bottom", "top", "name", "seed")
 
     def __init__(
         self,
@@ -35,24 +35,24 @@ class DLRM(Model):
         seed: int = 0,
     ) -> None:
         super().__init__(schema)
-        fields, numbers = len(self.schema.categorical), len(self.schema.dense)
-        if not fields:
-            raise InvalidArgumentError(
-                "DLRM needs at least one categorical column; use LogisticRegression"
-            )
-        self.dim, self.bottom, self.top = checked_sizes(self.kind, dim, bottom=bottom, top=top)
+        fields, numbers = network.checked_fields(self.kind, self.schema), len(self.schema.dense)
+        self.dim, self.bottom, self.top = network.checked_sizes(
+            self.kind, dim, bottom=bottom, top=top
+        )
         self.name, self.seed = name, seed
         sizes = self.schema.vocabulary_sizes
         self._table = Embedding(sizes, dim, name=f"{name}/table", seed=seed)
         self._bottom = (
-            relu_layers([numbers, *self.bottom, dim], f"{name}/bottom", seed) if numbers else []
+            network.relu_layers([numbers, *self.bottom, dim], f"{name}/bottom", seed)
+            if numbers
+            else []
         )
         count = fields + bool(numbers)
         self._pairs = Interaction(count, dim, name=f"{name}/pairs")
         joined = count * (count - 1) // 2 + (dim if numbers else fields * dim)
         tops = [joined, *self.top]
-        self._top = relu_layers(tops, f"{name}/top", seed)
-        self._top.append(logit_layer(tops[-1], f"{name}/top_out", seed, use_bias=True))
+        self._top = network.relu_layers(tops, f"{name}/top", seed)
+        self._top.append(network.logit_layer(tops[-1], f"{name}/top_out", seed, use_bias=True))
         self.layers = [self._table, *self._bottom, *self._top]
 
     def compute(self, values: Sequence[Sequence[Any]], features: Features) -> Tensor:
@@ -60,17 +60,8 @@ class DLRM(Model):
         passed_on = vectors
         if self._bottom:
             of_bottom = values[1 : 1 + len(self._bottom)]
-            passed_on = run(self._bottom, of_bottom, features.dense)
+            passed_on = network.run(self._bottom, of_bottom, features.dense)
             vectors = concatenate([passed_on, vectors])
         joined = concatenate([passed_on, self._pairs(vectors)])
-        logits: Tensor = run(self._top, values[1 + len(self._bottom) :], joined)
+        logits: Tensor = network.run(self._top, values[1 + len(self._bottom) :], joined)
         return logits
-
-    def get_config(self) -> dict[str, Any]:
-        return super().get_config() | {
-            "dim": self.dim,
-            "bottom": list(self.bottom),
-            "top": list(self.top),
-            "name": self.name,
-            "seed": self.seed,
-        }

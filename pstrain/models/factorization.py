@@ -10,17 +10,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from pstrain.errors import InvalidArgumentError
 from pstrain.features.schema import Features
 from pstrain.gradients.tensor import Tensor
-from pstrain.layers.base import whole_leaf
+from pstrain.layers.base import whole_leaf, whole_leaves
 from pstrain.layers.embedding import WideDeepTable
 from pstrain.layers.factorization import folded, pair_logits
 from pstrain.layers.interaction import NumericEmbedding
 from pstrain.layers.pooling import FieldRows
 from pstrain.layers.projection import is_worth_fusing, project_rows
+from pstrain.models import network
 from pstrain.models.base import Model
-from pstrain.models.network import checked_sizes, linear_layer, logit_layer, relu_layers, run
 from pstrain.vocabulary import Lookup
 
 
@@ -32,6 +31,7 @@ class DeepFM(Model):
     """
 
     kind: ClassVar[str] = "DeepFM"
+    _arguments: ClassVar[tuple[str, ...]] = ("dim", "hidden", "name", "seed")
 
     def __init__(
         self,
@@ -43,13 +43,8 @@ class DeepFM(Model):
         seed: int = 0,
     ) -> None:
         super().__init__(schema)
-        fields, numbers = len(self.schema.categorical), len(self.schema.dense)
-        if not fields:
-            raise InvalidArgumentError(
-                f"{type(self).__name__} needs at least one categorical column; use "
-                "LogisticRegression"
-            )
-        self.dim, self.hidden = checked_sizes(self.kind, dim, hidden=hidden)
+        fields, numbers = network.checked_fields(self.kind, self.schema), len(self.schema.dense)
+        self.dim, self.hidden = network.checked_sizes(self.kind, dim, hidden=hidden)
         self.name, self.seed = name, seed
         self._fields = fields
         rows = self.schema.table_rows
@@ -59,12 +54,12 @@ class DeepFM(Model):
         self._numeric, self._linear = None, None
         if numbers:
             self._numeric = NumericEmbedding(numbers, dim, name=f"{name}/numeric", seed=seed)
-            self._linear = linear_layer(numbers, f"{name}/linear")
+            self._linear = network.linear_layer(numbers, f"{name}/linear")
         self._deep = []
         if self.hidden:
             sizes = [(fields + numbers) * dim, *self.hidden]
-            self._deep = relu_layers(sizes, f"{name}/deep", seed)
-            self._deep.append(logit_layer(sizes[-1], f"{name}/deep_out", seed))
+            self._deep = network.relu_layers(sizes, f"{name}/deep", seed)
+            self._deep.append(network.logit_layer(sizes[-1], f"{name}/deep_out", seed))
         of_numbers = [layer for layer in (self._numeric, self._linear) if layer is not None]
         self.layers = [self._table, *self._deep, *of_numbers]
 
@@ -79,7 +74,7 @@ class DeepFM(Model):
         if self._deep:
             of_deep = values[1 : 1 + len(self._deep)]
             hidden = self._first_hidden(found, bias, numeric, of_deep[0], features, values[0][0])
-            logits = logits + run(self._deep[1:], of_deep[1:], hidden)
+            logits = logits + network.run(self._deep[1:], of_deep[1:], hidden)
         return logits
 
     def _first_hidden(
@@ -93,31 +88,21 @@ class DeepFM(Model):
     ) -> Tensor:
         """Returns the output of the network's first layer for all vectors."""
         first = self._deep[0]
-        kernel, *others = (whole_leaf(v, w) for v, w in zip(first.variables, values, strict=True))
+        kernel, *others = whole_leaves(first.variables, values)
         leaves = [kernel if numeric is None else folded(kernel, numeric), *others]
         if is_worth_fusing(lookup, features, self.dim, first):
             return project_rows(found, self._fields, None, leaves, features)[0]
         matrix, _ = self._table.computed(found, bias, features)
         return first.computed(matrix, leaves)
 
-    def get_config(self) -> dict[str, Any]:
-        return super().get_config() | {
-            "dim": self.dim,
-            "hidden": list(self.hidden),
-            "name": self.name,
-            "seed": self.seed,
-        }
-
 
 class FactorizationMachine(DeepFM):
     """Logits = bias + weights + dot products of all pairs of vectors."""
 
     kind: ClassVar[str] = "FactorizationMachine"
+    _arguments = ("dim", "name", "seed")
 
     def __init__(
         self, schema: Any, dim: int = 16, *, name: str = "factorization_machine", seed: int = 0
     ) -> None:
         super().__init__(schema, dim, (), name=name, seed=seed)
-
-    def get_config(self) -> dict[str, Any]:
-        return {key: value for key, value in super().get_config().items() if key != "hidden"}

@@ -8,14 +8,15 @@ from typing import Any, ClassVar
 from pstrain.features.schema import Features
 from pstrain.gradients.tensor import Tensor
 from pstrain.layers.embedding import WideDeepTable
+from pstrain.models import network
 from pstrain.models.base import Model
-from pstrain.models.network import linear_layer
 
 
 class LogisticRegression(Model):
     """One weight per category value and dense column, and a bias; all start at 0."""
 
     kind: ClassVar[str] = "LogisticRegression"
+    _arguments = ("name", "seed")
 
     def __init__(self, schema: Any, *, name: str = "logistic_regression", seed: int = 0) -> None:
         super().__init__(schema)
@@ -26,7 +27,7 @@ class LogisticRegression(Model):
             self.layers.append(WideDeepTable(rows, fields, 0, name=f"{name}/table", seed=seed))
         if dense:
             # The table, if there is one, has the bias of the sum.
-            self.layers.append(linear_layer(dense, f"{name}/linear", use_bias=not fields))
+            self.layers.append(network.linear_layer(dense, f"{name}/linear", use_bias=not fields))
 
     def compute(self, values: Sequence[Sequence[Any]], features: Features) -> Tensor:
         parts = []
@@ -36,6 +37,3 @@ class LogisticRegression(Model):
             else:
                 parts.append(layer.forward(value, features.dense))
         return parts[0] if len(parts) == 1 else parts[0] + parts[1]
-
-    def get_config(self) -> dict[str, Any]:
-        return super().get_config() | {"name": self.name, "seed": self.seed}

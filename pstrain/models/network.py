@@ -1,4 +1,4 @@
-"""Stacks of dense layers, from which the models are built, and checks of their sizes. No state."""
+"""Stacks of dense layers, from which models are built, and checks of their columns and sizes."""
 
 from __future__ import annotations
 
@@ -8,8 +8,19 @@ from typing import Any
 
 from dataservice.runtime.arguments import integer_at_least, sizes_of
 from pstrain import initializers
+from pstrain.errors import InvalidArgumentError
+from pstrain.features.schema import FeatureSchema
 from pstrain.gradients.tensor import Tensor
 from pstrain.layers.dense import Dense
+
+
+def checked_fields(model: str, schema: FeatureSchema) -> int:
+    """Returns the number of categorical columns; InvalidArgumentError if there are none."""
+    if not schema.categorical:
+        raise InvalidArgumentError(
+            f"{model} needs at least one categorical column; use LogisticRegression"
+        )
+    return len(schema.categorical)
 
 
 def checked_sizes(model: str, dim: int, **layers: Sequence[int]) -> tuple[Any, ...]:

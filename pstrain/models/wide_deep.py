@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from pstrain.errors import InvalidArgumentError
 from pstrain.features.schema import Features
 from pstrain.gradients.tensor import Tensor
 from pstrain.kernels.vectors import LANES
 from pstrain.layers.embedding import WideDeepTable
 from pstrain.layers.projection import project
+from pstrain.models import network
 from pstrain.models.base import Model
-from pstrain.models.network import checked_sizes, linear_layer, logit_layer, relu_layers
 
 
 class WideDeep(Model):
@@ -23,6 +22,7 @@ class WideDeep(Model):
     """
 
     kind: ClassVar[str] = "WideDeep"
+    _arguments = ("dim", "hidden", "name", "seed")
 
     def __init__(
         self,
@@ -34,43 +34,29 @@ class WideDeep(Model):
         seed: int = 0,
     ) -> None:
         super().__init__(schema)
-        if not self.schema.categorical:
-            raise InvalidArgumentError(
-                "WideDeep needs at least one categorical column; use LogisticRegression"
-            )
-        self.dim, self.hidden = checked_sizes(self.kind, dim, hidden=hidden)
+        self.dim, self.hidden = network.checked_sizes(self.kind, dim, hidden=hidden)
         self.name, self.seed = name, seed
-        fields, dense = len(self.schema.categorical), len(self.schema.dense)
+        fields, dense = network.checked_fields(self.kind, self.schema), len(self.schema.dense)
         rows = self.schema.table_rows
         self.table = WideDeepTable(
             rows, fields, dim, name=f"{name}/table", seed=seed, by_field=dim % LANES == 0
         )
         sizes = [fields * dim + dense, *self.hidden]
-        self.deep = relu_layers(sizes, f"{name}/deep", seed)
+        self.deep = network.relu_layers(sizes, f"{name}/deep", seed)
         # The table has the bias of the sum.
-        self.deep.append(logit_layer(sizes[-1], f"{name}/deep_out", seed))
-        self.linear = linear_layer(dense, f"{name}/linear") if dense else None
+        self.deep.append(network.logit_layer(sizes[-1], f"{name}/deep_out", seed))
+        self.linear = network.linear_layer(dense, f"{name}/linear") if dense else None
         self.layers = [self.table, *self.deep, *([self.linear] if self.linear else [])]
 
     def compute(self, values: Sequence[Sequence[Any]], features: Features) -> Tensor:
-        first, *others = zip(self.deep, values[1 : 1 + len(self.deep)], strict=True)
-        both = project(self.table, values[0], *first, features)
+        first, of_deep = self.deep[0], values[1 : 1 + len(self.deep)]
+        both = project(self.table, values[0], first, of_deep[0], features)
         if both is None:
             matrix, logits = self.table.forward(values[0], features)
-            hidden = first[0].forward(first[1], matrix)
+            hidden = first.forward(of_deep[0], matrix)
         else:
             hidden, logits = both
-        for layer, value in others:
-            hidden = layer.forward(value, hidden)
-        logits = logits + hidden
+        logits = logits + network.run(self.deep[1:], of_deep[1:], hidden)
         if self.linear is not None:
             logits = logits + self.linear.forward(values[-1], features.dense)
         return logits
-
-    def get_config(self) -> dict[str, Any]:
-        return super().get_config() | {
-            "dim": self.dim,
-            "hidden": list(self.hidden),
-            "name": self.name,
-            "seed": self.seed,
-        }

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from pstrain.optimizers.base import Optimizer, Rate, check_rate
+from dataservice.runtime.arguments import non_negative
+from pstrain.optimizers.base import Optimizer, Rate
 
 
 class Adagrad(Optimizer):
@@ -23,11 +24,11 @@ class Adagrad(Optimizer):
         epsilon: float = 1e-7,
         **options: Any,
     ) -> None:
-        start = check_rate("initial_accumulator_value", initial_accumulator_value)
+        start = non_negative(initial_accumulator_value, "initial_accumulator_value")
         super().__init__(
             learning_rate,
             {"initial_accumulator_value": start, "epsilon": epsilon},
-            parameters={"epsilon": check_rate("epsilon", epsilon)},
+            parameters={"epsilon": non_negative(epsilon, "epsilon")},
             slots=(start,),
             **options,
         )
@@ -49,11 +50,11 @@ class RowWiseAdagrad(Optimizer):
         epsilon: float = 1e-8,
         **options: Any,
     ) -> None:
-        start = check_rate("initial_accumulator_value", initial_accumulator_value)
+        start = non_negative(initial_accumulator_value, "initial_accumulator_value")
         super().__init__(
             learning_rate,
             {"initial_accumulator_value": start, "epsilon": epsilon},
-            parameters={"epsilon": check_rate("epsilon", epsilon)},
+            parameters={"epsilon": non_negative(epsilon, "epsilon")},
             row_slots=(start,),
             **options,
         )

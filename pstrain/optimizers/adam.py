@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from pstrain.optimizers.base import Optimizer, Rate, check_fraction, check_rate
+from dataservice.runtime.arguments import non_negative
+from pstrain.optimizers.base import Optimizer, Rate, check_fraction
 
 
 class Adam(Optimizer):
@@ -27,7 +28,7 @@ class Adam(Optimizer):
         parameters = {
             "beta_1": check_fraction("beta_1", beta_1),
             "beta_2": check_fraction("beta_2", beta_2),
-            "epsilon": check_rate("epsilon", epsilon),
+            "epsilon": non_negative(epsilon, "epsilon"),
         }
         super().__init__(
             learning_rate,

@@ -90,7 +90,7 @@ class Optimizer(Hinting):
         self.spec = OptimizerSpec(
             name=rule or self.name,
             learning_rate=self._first_rate(learning_rate),
-            l2=check_rate("l2", l2),
+            l2=non_negative(l2, "l2"),
             parameters=dict(parameters or {}),
             slots=tuple(slots),
             row_slots=tuple(row_slots),
@@ -213,7 +213,7 @@ class Optimizer(Hinting):
 
     def _checked_rate(self, what: str, rate: Any) -> float:
         """Returns ``rate``; InvalidArgumentError if this rule cannot make a step with it."""
-        return check_rate(what, rate)
+        return non_negative(rate, what)
 
     def move_to(self, strategy: Any) -> None:
         """Moves the optimizer into the scope of ``strategy``; does nothing if it was made there.
@@ -305,11 +305,6 @@ class _StepCounter:
 def _rate_of(config: Any) -> Rate:
     """Returns the rate or the schedule of a configuration."""
     return schedules.from_config(config) if isinstance(config, Mapping) else float(config)
-
-
-def check_rate(name: str, value: float) -> float:
-    """Returns ``value``, checked to be a number of at least 0."""
-    return non_negative(value, name)
 
 
 def check_fraction(name: str, value: float) -> float:

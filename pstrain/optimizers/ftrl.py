@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Final
 
-from dataservice.runtime.arguments import check_number
+from dataservice.runtime.arguments import check_number, non_negative
 from pstrain.errors import InvalidArgumentError
-from pstrain.optimizers.base import Optimizer, Rate, check_rate
+from pstrain.optimizers.base import Optimizer, Rate
 
 _LEAST_RATE: Final = 1e-30
 
@@ -52,7 +52,7 @@ class Ftrl(Optimizer):
         }
         for name, value in arguments.items():
             if name != "learning_rate_power":
-                check_rate(name, value)
+                non_negative(value, name)
         super().__init__(
             learning_rate,
             arguments,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from pstrain.optimizers.base import Optimizer, Rate, check_fraction, check_rate
+from dataservice.runtime.arguments import non_negative
+from pstrain.optimizers.base import Optimizer, Rate, check_fraction
 
 
 class RMSprop(Optimizer):
@@ -27,7 +28,7 @@ class RMSprop(Optimizer):
         parameters = {
             "rho": check_fraction("rho", rho),
             "momentum": check_fraction("momentum", momentum),
-            "epsilon": check_rate("epsilon", epsilon),
+            "epsilon": non_negative(epsilon, "epsilon"),
         }
         super().__init__(
             learning_rate,

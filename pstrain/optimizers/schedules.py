@@ -42,8 +42,18 @@ def plain(arguments: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+class _Decay(LearningRateSchedule):
+    """The base of schedules that decay in a number of steps, and whose arguments are numbers."""
+
+    decay_steps: int
+
+    def __post_init__(self) -> None:
+        _check_numbers(self)
+        positive(self.decay_steps, "decay_steps")
+
+
 @dataclass(frozen=True)
-class ExponentialDecay(LearningRateSchedule):
+class ExponentialDecay(_Decay):
     """Exponential decay: ``initial_learning_rate * decay_rate ** (step / decay_steps)``.
 
     ``staircase``: the exponent is rounded down, so that the rate decays in steps.
@@ -54,9 +64,6 @@ class ExponentialDecay(LearningRateSchedule):
     decay_rate: float
     staircase: bool = False
 
-    def __post_init__(self) -> None:
-        _check(self)
-
     def __call__(self, step: int) -> float:
         exponent = step / self.decay_steps
         exponent = math.floor(exponent) if self.staircase else exponent
@@ -64,7 +71,7 @@ class ExponentialDecay(LearningRateSchedule):
 
 
 @dataclass(frozen=True)
-class InverseTimeDecay(LearningRateSchedule):
+class InverseTimeDecay(_Decay):
     """Inverse time decay: ``initial_learning_rate / (1 + decay_rate * step / decay_steps)``.
 
     ``staircase``: ``step / decay_steps`` is rounded down, so that the rate decays in steps.
@@ -75,9 +82,6 @@ class InverseTimeDecay(LearningRateSchedule):
     decay_rate: float
     staircase: bool = False
 
-    def __post_init__(self) -> None:
-        _check(self)
-
     def __call__(self, step: int) -> float:
         passed = step / self.decay_steps
         passed = math.floor(passed) if self.staircase else passed
@@ -85,7 +89,7 @@ class InverseTimeDecay(LearningRateSchedule):
 
 
 @dataclass(frozen=True)
-class PolynomialDecay(LearningRateSchedule):
+class PolynomialDecay(_Decay):
     """Polynomial decay from the initial to the end rate in ``decay_steps``; constant afterwards.
 
     ``cycle``: instead of staying constant, the decay restarts over two times, three times, ... the
@@ -98,9 +102,6 @@ class PolynomialDecay(LearningRateSchedule):
     power: float = 1.0
     cycle: bool = False
 
-    def __post_init__(self) -> None:
-        _check(self)
-
     def __call__(self, step: int) -> float:
         steps = self.decay_steps
         if self.cycle:
@@ -111,7 +112,7 @@ class PolynomialDecay(LearningRateSchedule):
 
 
 @dataclass(frozen=True)
-class CosineDecay(LearningRateSchedule):
+class CosineDecay(_Decay):
     """Decay along half a cosine to ``alpha`` times the first rate (Loshchilov and Hutter, 2017).
 
     With ``warmup_target`` the rate first rises linearly from the initial rate to the target in
@@ -123,9 +124,6 @@ class CosineDecay(LearningRateSchedule):
     alpha: float = 0.0
     warmup_target: float | None = None
     warmup_steps: int = 0
-
-    def __post_init__(self) -> None:
-        _check(self)
 
     def __call__(self, step: int) -> float:
         top = self.initial_learning_rate
@@ -229,12 +227,6 @@ def from_config(config: Mapping[str, Any]) -> LearningRateSchedule:
         )
     schedule: LearningRateSchedule = kind(**{k: v for k, v in config.items() if k != "kind"})
     return schedule
-
-
-def _check(schedule: Any) -> None:
-    """Checks that numbers are finite and ``decay_steps`` is positive."""
-    _check_numbers(schedule)
-    positive(schedule.decay_steps, "decay_steps")
 
 
 def _check_numbers(schedule: Any) -> None:

@@ -73,15 +73,10 @@ class Layer(base.Layer):
         values = read_together(self.variables)
         return modules.with_values(self._skeleton, dict(zip(self._paths, values, strict=True)))
 
-    def __call__(self, inputs: Any) -> Tensor:
-        return super().__call__(inputs) if self.variables else self.forward([], inputs)
-
     def forward(self, values: Sequence[NDArray[np.float32]], inputs: Any) -> Tensor:
         several = inputs if isinstance(inputs, tuple | list) else (inputs,)
         given = [_as_float32(as_tensor(each)) for each in several]
-        given += [
-            base.whole_leaf(v, value) for v, value in zip(self.variables, values, strict=True)
-        ]
+        given += base.whole_leaves(self.variables, values)
         training = recording()
         if training and current_step() is not None:
             _begin_random_numbers(self.seed, current_position() or 0)

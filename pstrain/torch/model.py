@@ -35,6 +35,7 @@ class Model(base.Model):
     """
 
     kind: ClassVar[str] = "Torch"
+    _arguments = ("dim", "name", "seed", "device")
 
     def __init__(
         self,
@@ -73,10 +74,6 @@ class Model(base.Model):
     def to_module(self) -> Any:
         """Returns the network with its current values, as a separate module on the processor."""
         return self.network.to_module()
-
-    def get_config(self) -> dict[str, Any]:
-        config = {"dim": self.dim, "name": self.name, "seed": self.seed, "device": self.device}
-        return super().get_config() | config
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> base.Model:  # noqa: ARG003

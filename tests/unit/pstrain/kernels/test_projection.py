@@ -66,9 +66,7 @@ def test_projections_and_gradients_agree_with_numpy(
     )
     if values_dense:
         every = np.arange(size, dtype=np.int32)
-        projection_gradients.add_outer_products(
-            dense, every, 0, gradient, 0, to_kernel, FIELDS * dim
-        )
+        projection_gradients.add_outer_products(dense, every, 0, gradient, to_kernel, FIELDS * dim)
     np.testing.assert_allclose(to_kernel, inputs.T @ gradient, rtol=1e-4, atol=5e-3)
     expected = np.zeros_like(rows)
     to_embedded = (gradient @ kernel[: FIELDS * dim].T).reshape(-1, dim)
