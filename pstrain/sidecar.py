@@ -29,6 +29,7 @@ from pstrain.checkpoints.checkpoint import Checkpoint
 from pstrain.checkpoints.watch import checkpoints_iterator
 from pstrain.errors import DataLossError, InvalidArgumentError, InvalidTypeError, NotFoundError
 from pstrain.evaluation import Logs, evaluate
+from pstrain.result_files import append
 from pstrain.variables.variable import Variable
 from pstrain.weighting import with_weights
 
@@ -205,8 +206,7 @@ class SidecarEvaluator:
 
     def _write(self, result: dict[str, Any]) -> None:
         os.makedirs(self.results_dir, exist_ok=True)
-        with open(os.path.join(self.results_dir, _RESULTS), "a", encoding="utf-8") as stream:
-            stream.write(json.dumps(_plain(result)) + "\n")
+        append(os.path.join(self.results_dir, _RESULTS), json.dumps(_plain(result)) + "\n")
         value = self._monitor.value(result["metrics"], "SidecarEvaluator")
         if self._monitor.improves(value):
             best = {"monitor": self._monitor.name, **_plain(result)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 from dataservice.runtime.arguments import check_text, check_true_or_false, path_of
 from pstrain.callbacks.base import Callback, Logs
 from pstrain.errors import InvalidArgumentError
+from pstrain.result_files import append
 
 
 class CSVLogger(Callback):
@@ -52,17 +54,14 @@ class CSVLogger(Callback):
     def on_epoch_end(self, epoch: int, logs: Logs) -> None:
         is_first = not self._columns
         self._columns = self._columns or ["epoch", *sorted(logs)]
-        with open(self._filename, "a", newline="") as stream:
-            writer = csv.DictWriter(
-                stream,
-                self._columns,
-                restval="NA",
-                extrasaction="ignore",
-                delimiter=self._separator,
-            )
-            if is_first:
-                writer.writeheader()
-            writer.writerow({"epoch": epoch, **logs})
+        lines = io.StringIO()
+        writer = csv.DictWriter(
+            lines, self._columns, restval="NA", extrasaction="ignore", delimiter=self._separator
+        )
+        if is_first:
+            writer.writeheader()
+        writer.writerow({"epoch": epoch, **logs})
+        append(self._filename, lines.getvalue())
 
     def _continue_file(self, *, is_known: bool) -> None:
         """Continues the existing file under its header if ``is_known``, else begins anew."""

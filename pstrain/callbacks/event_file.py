@@ -16,6 +16,8 @@ from typing import Final
 
 import numpy as np
 
+from pstrain.result_files import naming
+
 _VERSION: Final = "brain.Event:2"
 _MASK_DELTA: Final = 0xA282EAD8
 _files = itertools.count()
@@ -27,8 +29,8 @@ class EventFile:
     def __init__(self, folder: str) -> None:
         os.makedirs(folder, exist_ok=True)
         name = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}"
-        path = os.path.join(folder, f"{name}.{os.getpid()}.{next(_files)}")
-        self._file = open(path, "xb")  # noqa: SIM115
+        self._path = os.path.join(folder, f"{name}.{os.getpid()}.{next(_files)}")
+        self._file = open(self._path, "xb")  # noqa: SIM115
         self._append(_text(3, _VERSION))
 
     def write(self, step: int, scalars: Mapping[str, float]) -> None:
@@ -41,16 +43,19 @@ class EventFile:
 
     def flush(self) -> None:
         """Makes all that was written visible to readers."""
-        self._file.flush()
+        with naming(self._path):
+            self._file.flush()
 
     def close(self) -> None:
         """Flushes and closes the file. Idempotent."""
-        self._file.close()
+        with naming(self._path):
+            self._file.close()
 
     def _append(self, fields: bytes) -> None:
         event = _key(1, 1) + struct.pack("<d", time.time()) + fields
         length = struct.pack("<Q", len(event))
-        self._file.write(length + _checksum(length) + event + _checksum(event))
+        with naming(self._path):
+            self._file.write(length + _checksum(length) + event + _checksum(event))
 
 
 # Protocol buffers: a field is a key, made from its number and wire type, and a value.

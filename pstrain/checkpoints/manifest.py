@@ -24,6 +24,8 @@ from dataservice.runtime.durable import sync_folder
 from dataservice.runtime.identity import new_id
 from pstrain.errors import DataLossError, InvalidArgumentError, MissingFileError
 from pstrain.failpoints import reached
+from pstrain.paramserver.output_file import written_into
+from pstrain.result_files import naming
 
 FORMAT = 6
 # Older formats lack checksums of pieces, tables in several files, or a checksum of the manifest.
@@ -107,11 +109,8 @@ class PartialCheckpoint:
     def __init__(self, directory: Path, name: str, number: int | None) -> None:
         check_name(name, number)
         directory = os.path.abspath(path_of(directory, "directory"))
-        try:
-            os.makedirs(directory, exist_ok=True)
-        except (FileExistsError, NotADirectoryError) as error:
-            raise no_folder(directory) from error
-        with _lock:
+        with written_into(directory), _lock:
+            _make_directory(directory)
             _remove_partial(directory)
             if number is None:
                 number = 1 + max(_taken_numbers(directory), default=0)
@@ -122,7 +121,14 @@ class PartialCheckpoint:
             _under_way[self.folder] = number
 
     def commit(self, contents: Mapping[str, Any]) -> None:
-        """Writes the manifest and makes the checkpoint visible, in one step."""
+        """Writes the manifest and makes the checkpoint visible, in one step.
+
+        ResourceExhaustedError if the disk is full or fails.
+        """
+        with written_into(os.path.dirname(self.path)):
+            self._commit(contents)
+
+    def _commit(self, contents: Mapping[str, Any]) -> None:
         reached("checkpoint_commit")
         manifest = _summed({"format": FORMAT, "number": self.number, **contents})
         _write_synced(os.path.join(self.folder, _FILE), json.dumps(manifest, indent=1))
@@ -141,6 +147,13 @@ class PartialCheckpoint:
         shutil.rmtree(self.folder, ignore_errors=True)
         with _lock:
             _under_way.pop(self.folder, None)
+
+
+def _make_directory(directory: str) -> None:
+    try:
+        os.makedirs(directory, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise no_folder(directory) from error
 
 
 def _replace_contents(folder: str, target: str) -> None:
@@ -234,7 +247,7 @@ def _summed(manifest: Mapping[str, Any]) -> dict[str, Any]:
 def write_file(folder: str, name: str, text: str) -> None:
     """Writes a file beside the checkpoints; a reader sees either the old or the new file, whole."""
     partial = os.path.join(folder, f"{_PARTIAL}{new_id('file')}")
-    with _lock:
+    with _lock, naming(os.path.join(folder, name)):
         _write_synced(partial, text)
         os.replace(partial, os.path.join(folder, name))
 

@@ -15,10 +15,9 @@ import numpy as np
 import pyarrow as pa
 
 from dataservice.runtime.durable import sync_folder
-from pstrain.errors import ResourceExhaustedError
 from pstrain.paramserver import safetensors
 from pstrain.paramserver.increments import Base, write_increment
-from pstrain.paramserver.output_file import OutputFile
+from pstrain.paramserver.output_file import OutputFile, written_into
 from pstrain.paramserver.saved import Saved, SavedShard
 from pstrain.paramserver.snapshot import Snapshot
 from pstrain.paramserver.table_file import write_blocks
@@ -42,7 +41,7 @@ def write(
     whose snapshot knows the rows changed since ``base`` may share files with it. Raises
     ResourceExhaustedError if the disk is full or fails.
     """
-    try:
+    with written_into(directory):
         os.makedirs(directory, exist_ok=True)
         small = [pair for pair in snapshots if _is_small(pair[1])]
         shards = _write_dense(directory, f"{writer}-{DENSE}", small) if small else []
@@ -50,11 +49,6 @@ def write(
             if not _is_small(snapshot):
                 shards.append(_write_table(directory, writer, name, snapshot, base))
         sync_folder(directory)
-    except OSError as error:
-        raise ResourceExhaustedError(
-            f"a checkpoint could not be written into {directory}: {error}; the one before it is "
-            "untouched. Make room there, or keep fewer (max_to_keep)"
-        ) from error
     return Saved(tuple(shards))
 
 

@@ -12,8 +12,9 @@ import fcntl
 import mmap
 import os
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Final
 
@@ -21,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dataservice.runtime.checksum import checksum
-from pstrain.errors import DataLossError
+from pstrain.errors import DataLossError, ResourceExhaustedError
 from pstrain.failpoints import reached
 
 PIECE_BYTES: Final = 8 << 20
@@ -30,6 +31,23 @@ _PIECES: Final = 3
 _SECTOR_BYTES: Final = 4096
 
 Piece = NDArray[np.uint8]
+
+_NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+@contextmanager
+def written_into(directory: str) -> Iterator[None]:
+    """Turns OSErrors of the block, which writes a checkpoint, into ResourceExhaustedErrors."""
+    try:
+        yield
+    except OSError as error:
+        remedy = "Make sure that it can be written to, or save into another directory"
+        if error.errno in _NO_ROOM:
+            remedy = "Make room there, or keep fewer (max_to_keep)"
+        raise ResourceExhaustedError(
+            f"a checkpoint could not be written into {directory}: {error}; the one before it is "
+            f"untouched. {remedy}"
+        ) from error
 
 
 class OutputFile:

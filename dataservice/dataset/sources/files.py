@@ -11,7 +11,7 @@ import datetime
 import glob
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from dataservice.dataset.sources.globs import expanded
@@ -121,16 +121,23 @@ def _matching_files(pattern: str) -> Iterator[InputFile]:
             continue
         if stat.S_ISREG(status.st_mode):
             found = True
-            yield InputFile(name, status.st_size, str(status.st_mtime_ns))
+            yield _as_found(name, status)
     if not found:
         _require_matches([], pattern)
 
 
 def _local_file(path: str) -> InputFile:
+    return _as_found(path, _local_status(path))
+
+
+def _local_status(path: str) -> os.stat_result:
     try:
-        status = os.stat(path)
+        return os.stat(path)
     except OSError as error:
         raise unreadable(path, error) from error
+
+
+def _as_found(path: str, status: os.stat_result) -> InputFile:
     return InputFile(path, status.st_size, str(status.st_mtime_ns))
 
 
@@ -183,15 +190,54 @@ def _require_matches(matches: list[str], path: str, suffixes: tuple[str, ...] = 
         )
 
 
-def check_unchanged(split: Split, options: Mapping[str, Any] | None) -> None:
-    """Raises SourceError if the file of `split` has changed since it was planned."""
+def read_unchanged(
+    split: Split, options: Mapping[str, Any] | None, rows: Iterator[T]
+) -> Generator[T, None, None]:
+    """Yields `rows`, which come from the file of `split`; SourceError if it is not as planned.
+
+    Looks before the first row, and after the last one and after an error too if the file is local:
+    stores replace objects as a whole. A local file that is deleted or replaced by another in the
+    meantime is read to its end.
+    """
+    opened = check_unchanged(split, options)
+    try:
+        yield from rows
+    except SourceError:
+        _check_not_written(split, opened)
+        raise
+    _check_not_written(split, opened)
+
+
+def _check_not_written(split: Split, opened: os.stat_result | None) -> None:
+    assert split.path is not None
+    if opened is None:
+        return
+    try:
+        now = os.stat(split.path)
+    except FileNotFoundError:
+        return
+    if (now.st_dev, now.st_ino) == (opened.st_dev, opened.st_ino):
+        _check_version(split, _as_found(split.path, now))
+
+
+def check_unchanged(split: Split, options: Mapping[str, Any] | None) -> os.stat_result | None:
+    """Raises SourceError if the file of `split` has changed since it was planned.
+
+    Returns the status of a local file.
+    """
     assert split.path is not None
     if is_local(split.path):
-        now = _local_file(split.path)
-    else:
-        with named_errors(split.path):
-            files, root = _file_system(split.path, options)
-            now = _remote_file(split.path, files.info(root))
+        status = _local_status(split.path)
+        _check_version(split, _as_found(split.path, status))
+        return status
+    with named_errors(split.path):
+        files, root = _file_system(split.path, options)
+        now = _remote_file(split.path, files.info(root))
+    _check_version(split, now)
+    return None
+
+
+def _check_version(split: Split, now: InputFile) -> None:
     if (now.size_bytes, now.version) != (split.size_bytes, split.version):
         raise SourceError(
             f"{split.path!r} has changed since it was planned: it had {split.size_bytes} bytes, "

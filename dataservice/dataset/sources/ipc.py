@@ -25,7 +25,7 @@ from dataservice.dataset.sources.columnar import (
     merged_splits,
     named_parts,
 )
-from dataservice.dataset.sources.files import InputFile, check_unchanged
+from dataservice.dataset.sources.files import InputFile, read_unchanged
 from dataservice.dataset.sources.idle_files import IdleFiles, OpenFile
 from dataservice.dataset.sources.ipc_metadata import batch_metadata
 from dataservice.dataset.sources.opening import opened
@@ -83,8 +83,13 @@ class IpcSource(ColumnarSource):
     def read(
         self, split: Split, first_row: int, context: RunContext
     ) -> Generator[pa.RecordBatch, None, None]:
+        rows = self._rows(split, first_row, context)
+        return read_unchanged(split, self.storage_options, rows)
+
+    def _rows(
+        self, split: Split, first_row: int, context: RunContext
+    ) -> Generator[pa.RecordBatch, None, None]:
         assert split.path is not None
-        check_unchanged(split, self.storage_options)
         if split.row_groups is None:
             # A stream, or a file that could not be planned; this raises the error again.
             self.plan_file(InputFile(split.path, split.size_bytes, split.version))

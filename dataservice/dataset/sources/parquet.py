@@ -28,7 +28,7 @@ from dataservice.dataset.sources.columnar import (
     merged_splits,
     named_parts,
 )
-from dataservice.dataset.sources.files import InputFile, check_unchanged
+from dataservice.dataset.sources.files import InputFile, read_unchanged
 from dataservice.dataset.sources.opening import opened
 from dataservice.dataset.sources.paths import check_paths, check_storage_options
 from dataservice.dataset.sources.reference import Reference
@@ -100,8 +100,13 @@ class ParquetSource(ColumnarSource):
     def read(
         self, split: Split, first_row: int, context: RunContext
     ) -> Generator[pa.RecordBatch, None, None]:
+        rows = self._rows(split, first_row, context)
+        return read_unchanged(split, self.storage_options, rows)
+
+    def _rows(
+        self, split: Split, first_row: int, context: RunContext
+    ) -> Generator[pa.RecordBatch, None, None]:
         assert split.path is not None
-        check_unchanged(split, self.storage_options)
         if split.row_groups is None:
             # The file could not be planned. Even if it can be now, what to read would be a guess.
             self.plan_file(InputFile(split.path, split.size_bytes, split.version))

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Final
 import pyarrow as pa
 
 from dataservice.dataset.sources.base import Source
-from dataservice.dataset.sources.files import InputFile, check_unchanged, find_files
+from dataservice.dataset.sources.files import InputFile, find_files, read_unchanged
 from dataservice.dataset.stream import RunContext
 from dataservice.errors import SourceError
 from dataservice.sharding import Split
@@ -56,9 +56,14 @@ class WholeFilesSource(Source):
         self, split: Split, first_row: int, context: RunContext
     ) -> Generator[pa.RecordBatch, None, None]:
         assert split.path is not None
-        check_unchanged(split, self.storage_options)
+        rows = self._rows(split.path, first_row, context)
+        return read_unchanged(split, self.storage_options, rows)
+
+    def _rows(
+        self, path: str, first_row: int, context: RunContext
+    ) -> Generator[pa.RecordBatch, None, None]:
         position = 0
-        with closing(self.batches(split.path, context)) as batches:
+        with closing(self.batches(path, context)) as batches:
             for batch in batches:
                 position += batch.num_rows
                 new_rows = min(position - first_row, batch.num_rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import pathlib
@@ -22,6 +23,7 @@ from pstrain.errors import (
     InvalidArgumentError,
     InvalidTypeError,
     NotFoundError,
+    ResourceExhaustedError,
 )
 from pstrain.optimizers import Adagrad
 from pstrain.paramserver import checkpoint as shard_files
@@ -103,10 +105,26 @@ def test_failed_asynchronous_save_is_raised_by_next_save(
         path = saved.save(tmp_path, asynchronous=True)
         path.wait_ended()
         assert not path.is_complete
-    with pytest.raises(OSError, match="full"):
+    with pytest.raises(ResourceExhaustedError, match="full"):
         saved.save(tmp_path)
     assert list(tmp_path.iterdir()) == []
     assert saved.save(tmp_path) == str(tmp_path / "ckpt-1")
+
+
+@pytest.mark.parametrize(
+    ("number", "remedy"),
+    [(errno.ENOSPC, "Make room there, or keep fewer"), (errno.EROFS, "or save into another")],
+)
+def test_error_of_the_manifest_names_directory_and_remedy(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, number: int, remedy: str
+) -> None:
+    def fail(_path: str, _text: str) -> None:
+        raise OSError(number, "no way")
+
+    monkeypatch.setattr(manifest, "_write_synced", fail)
+    found = f"could not be written into {tmp_path}: .* no way; the one before it .*{remedy}"
+    with pytest.raises(ResourceExhaustedError, match=found):
+        Checkpoint(step=Variable(7)).save(tmp_path)
 
 
 def test_failed_asynchronous_save_raised_by_wait_is_not_raised_by_next_save(
@@ -117,7 +135,7 @@ def test_failed_asynchronous_save_raised_by_wait_is_not_raised_by_next_save(
         patch.setattr(manifest, "_write_synced", _full)
         path = saved.save(tmp_path, asynchronous=True)
         for _ in range(2):
-            with pytest.raises(OSError, match="full"):
+            with pytest.raises(ResourceExhaustedError, match="full"):
                 path.wait(30)
     assert saved.save(tmp_path) == str(tmp_path / "ckpt-1")
 
@@ -158,7 +176,7 @@ def test_wait_after_timeout_waits_again_and_raises_save_error(
     with pytest.raises(DeadlineExceededError):
         saved.wait(0)
     may_fail.set()
-    with pytest.raises(OSError, match="full"):
+    with pytest.raises(ResourceExhaustedError, match="full"):
         saved.wait(30)
     saved.wait(0)
 

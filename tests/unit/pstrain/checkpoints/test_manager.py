@@ -14,7 +14,7 @@ import pytest
 from pstrain.checkpoints import manifest
 from pstrain.checkpoints.checkpoint import Checkpoint
 from pstrain.checkpoints.manager import CheckpointManager, checkpoints_iterator
-from pstrain.errors import InvalidArgumentError
+from pstrain.errors import InvalidArgumentError, ResourceExhaustedError
 from pstrain.variables.scope import local_parameters
 from pstrain.variables.variable import Variable
 
@@ -67,7 +67,7 @@ def test_concurrent_saves_delete_old_checkpoints_without_errors(
         try:
             for _ in range(15):
                 manager.save()
-        except OSError as error:
+        except ResourceExhaustedError as error:
             failed.append(error)
 
     threads = [threading.Thread(target=save) for _ in range(4)]
@@ -244,7 +244,7 @@ def test_step_whose_save_failed_is_saved_again(
     with monkeypatch.context() as patch:
         patch.setattr(manifest, "_write_synced", _full)
         manager.save()
-        with pytest.raises(OSError, match="full"):
+        with pytest.raises(ResourceExhaustedError, match="full"):
             manager.wait()
     saved = manager.save()
     assert saved is not None
