@@ -6,11 +6,12 @@ expected::
     DataServiceError
     ├── InvalidArgumentError      ValueError           a bad argument; retrying cannot help
     │   ├── InvalidTypeError      TypeError            an argument of the wrong type
-    │   ├── UnsplittableError                          a plan that cannot be divided
     │   └── SchemaError                                type drift
     │       └── MissingColumnError KeyError            a column that is not there
     ├── NotFoundError             KeyError
+    │   └── UnknownDatasetError   ValueError           no dataset is registered under an id
     ├── AlreadyExistsError        ValueError
+    │   └── ExistingFileError     FileExistsError      a folder that holds something else
     ├── FailedPreconditionError   RuntimeError         right call, wrong moment or surroundings
     │   └── AddressInUseError     OSError
     ├── DeadlineExceededError     TimeoutError
@@ -21,6 +22,7 @@ expected::
     ├── DataLossError             OSError              damaged bytes: CRC, journal
     ├── InternalError             RuntimeError         a defect on the peer's side
     ├── UnimplementedError        NotImplementedError
+    │   └── UnsplittableError     (InvalidArgumentError too) a plan that cannot be divided
     ├── SourceError               OSError              input file missing, unreadable or corrupt
     └── UserFunctionError         RuntimeError         a user's function raised
 
@@ -99,13 +101,6 @@ class InvalidTypeError(InvalidArgumentError, TypeError):
 
 
 @register_error
-class UnsplittableError(InvalidArgumentError):
-    """The plan cannot be divided among data workers; the message names the operator."""
-
-    code = "UNSPLITTABLE"
-
-
-@register_error
 class SchemaError(InvalidArgumentError):
     """A column is missing or has a type other than the one expected."""
 
@@ -127,10 +122,24 @@ class NotFoundError(DataServiceError, KeyError):
 
 
 @register_error
+class UnknownDatasetError(NotFoundError, ValueError):
+    """No dataset is registered under an id; ValueError too, as `from_dataset_id` of tf.data."""
+
+    code = "UNKNOWN_DATASET"
+
+
+@register_error
 class AlreadyExistsError(DataServiceError, ValueError):
     """A thing of the same name exists with other contents."""
 
     code = "ALREADY_EXISTS"
+
+
+@register_error
+class ExistingFileError(AlreadyExistsError, FileExistsError):
+    """A folder that something is to be written to holds something else."""
+
+    code = "EXISTING_FILE"
 
 
 @register_error
@@ -208,6 +217,13 @@ class UnimplementedError(DataServiceError, NotImplementedError):
     """A feature is not offered; the message names what to use instead."""
 
     code = "UNIMPLEMENTED"
+
+
+@register_error
+class UnsplittableError(InvalidArgumentError, UnimplementedError):
+    """The plan cannot be divided among data workers; the message names the operator."""
+
+    code = "UNSPLITTABLE"
 
 
 @register_error

@@ -43,21 +43,60 @@ HOMES: Final = {
 
 _OF_DATASETS: Final = "options are arguments of shuffle, map and interleave, and of distribute"
 _HERE: Final = "its names are here, in dataservice itself"
+_METHOD: Final = "it is a method of Dataset"
+_TABLE: Final = "compute over dataset.to_table(), for example with group_by"
+_TO_DEVICE: Final = 'write dataset.torch(), and batch["x"].to("cuda", non_blocking=True)'
+_EXAMPLES: Final = "write Dataset.from_tfrecord(paths, features=...)"
+_GENERATOR: Final = "write Dataset.from_generator(fn, schema)"
+_LISTS: Final = "write dataset.batch(n), which keeps lists at their own lengths"
+_LOOP: Final = "go over dataset.numpy() in a loop"
 FOREIGN: Final = {
     "AutoShardPolicy": "strategies shard by pstrain.AutoShardPolicy",
+    "AutotuneOptions": _OF_DATASETS,
+    "Counter": "write Dataset.range(start, stop), or range(n).repeat().enumerate()",
     "CsvDataset": "write Dataset.from_csv(paths)",
+    "DistributeOptions": _OF_DATASETS,
     "ExternalStatePolicy": "functions travel with what they hold",
-    "FixedLengthRecordDataset": "write Dataset.from_generator(fn, schema)",
+    "FixedLengthRecordDataset": _GENERATOR,
+    "OptimizationOptions": _OF_DATASETS,
     "Options": _OF_DATASETS,
-    "TFRecordDataset": "write Dataset.from_tfrecord(paths, features=...)",
+    "RandomDataset": "map Dataset.range(n) with a function that draws numbers",
+    "ServiceOptions": _OF_DATASETS,
+    "SqlDataset": _GENERATOR,
+    "TFRecordDataset": _EXAMPLES,
+    "TFRecordWriter": "write save(dataset, path, service)",
     "TextLineDataset": "write Dataset.from_csv(paths, schema) or from_generator(fn, schema)",
+    "ThreadingOptions": _OF_DATASETS,
+    "assert_cardinality": "leave it out: no number has to be promised here",
+    "bucket_by_sequence_length": _METHOD,
+    "cardinality": _METHOD,
+    "copy_to_device": _TO_DEVICE,
     "data": _HERE,
+    "dense_to_ragged_batch": _LISTS,
+    "dense_to_sparse_batch": _LISTS,
     "distributed_save": "write save(dataset, path, service)",
+    "enumerate_dataset": "write dataset.enumerate()",
     "experimental": _HERE,
+    "from_list": "write Dataset.from_table(pyarrow.Table.from_pylist(rows))",
+    "get_single_element": "take next(iter(dataset)), a record batch",
+    "group_by_reducer": _TABLE,
+    "group_by_window": _METHOD,
+    "ignore_errors": 'say on_error="skip" to map, filter or distribute',
+    "load": _METHOD,
+    "make_batched_features_dataset": _EXAMPLES,
     "make_csv_dataset": "write Dataset.from_csv(paths)",
+    "map_and_batch": "write dataset.map(fn).batch(n)",
     "parallel_interleave": "write dataset.interleave(fn, cycle_length)",
+    "parse_example_dataset": _EXAMPLES,
+    "prefetch_to_device": _TO_DEVICE,
+    "rejection_resample": "filter by a function that draws numbers",
+    "scan": _LOOP,
     "service": _HERE,
+    "shuffle_and_repeat": "write dataset.shuffle(buffer_size).repeat()",
     "snapshot": "write save(dataset, path, service)",
+    "take_while": f"{_LOOP}, and break",
+    "unbatch": _METHOD,
+    "unique": _TABLE,
 }
 
 

@@ -73,6 +73,12 @@ def parse_target(service: str | tuple[str, str]) -> str:
     return format_address(*split_address(address))
 
 
+def _target_of(server: object) -> str:
+    """Returns "; give its target, ..." for a server, "" for what is none."""
+    target = getattr(server, "target", None)
+    return f"; give its target, {target!r}" if isinstance(target, str) else ""
+
+
 def _split_protocol(service: object) -> tuple[str, str]:
     if isinstance(service, tuple) and len(service) == 2:
         protocol, address = service
@@ -81,7 +87,7 @@ def _split_protocol(service: object) -> tuple[str, str]:
     if not isinstance(address, str) or not isinstance(protocol, str | None):
         raise InvalidTypeError(
             "service must be a string or a (protocol, address) tuple of strings, "
-            f"got {service!r} of type {type(service).__name__}"
+            f"got {service!r} of type {type(service).__name__}{_target_of(service)}"
         )
     if not address:
         raise InvalidArgumentError("service must not be empty; give it as HOST:PORT")

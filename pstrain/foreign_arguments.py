@@ -1,19 +1,15 @@
 """Arguments that programs written for TensorFlow and Keras pass, and what to write here instead.
 
-Holds only texts of errors, and the decorator that raises them. Invariant: no argument listed here
-is one that the callable takes.
+Holds only texts of errors; `refuse_arguments` raises them. Invariant: no argument listed here is
+one that the callable takes.
 """
 
 from __future__ import annotations
 
-import functools
-import sys
-from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeVar, cast
+from typing import Final
 
-from pstrain.errors import InvalidTypeError
-
-Called = TypeVar("Called", bound=Callable[..., Any])
+from dataservice.runtime.refused_arguments import Called as Called
+from dataservice.runtime.refused_arguments import refuse_arguments as refuse_arguments
 
 _READING: Final = "the dataset says how it is read: distribute() it to data workers"
 _LOSS: Final = "models minimise the log loss; for another write a step with a GradientTape"
@@ -190,27 +186,3 @@ INPUT_OPTIONS: Final = {
     "experimental_place_dataset_on_device": _AHEAD,
     "experimental_replication_mode": "each trainer has one pipeline and one replica: leave it out",
 }
-
-
-def refuse_arguments(
-    what: str, remedies: Mapping[str, str], *, beyond: str = ""
-) -> Callable[[Called], Called]:
-    """Returns a decorator: the callable ``what`` raises InvalidTypeError for these arguments.
-
-    ``remedies``: what to write instead, by argument. ``beyond``: the argument that is reported if
-    there are more positional arguments than the callable takes.
-    """
-
-    def decorate(function: Called) -> Called:
-        most = function.__code__.co_argcount if beyond else sys.maxsize  # type: ignore[attr-defined]
-
-        @functools.wraps(function)
-        def call(*args: Any, **arguments: Any) -> Any:
-            for name in arguments if len(args) <= most else (beyond,):
-                if name in remedies:
-                    raise InvalidTypeError(f"{what} takes no argument {name!r}: {remedies[name]}")
-            return function(*args, **arguments)
-
-        return cast("Called", call)
-
-    return decorate

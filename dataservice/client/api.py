@@ -55,6 +55,7 @@ def from_dataset_id(
     cross_trainer_cache: CrossTrainerCache | None = None,
     target_workers: str = "AUTO",
     *,
+    compression: str | None = "AUTO",
     delivery: str | None = None,
     ordered: bool = False,
     on_error: str = "raise",
@@ -68,7 +69,8 @@ def from_dataset_id(
     workers on this host and raises UnavailableError if there is none for `timeout_s`; "AUTO" and
     "ANY" read from all workers. With `consumer_index` and `num_consumers` (named job, OFF, endless
     data) all consumers get elements of the same worker's round in each step; reading fails if a
-    consumer is missing for `timeout_s`. Raises NotFoundError for an unknown id.
+    consumer is missing for `timeout_s`. Raises UnknownDatasetError for an unknown id. A
+    `compression` other than "AUTO" must be the one that the dataset was registered with.
 
     `data_transfer_protocol`: None passes rows by reference from workers in this process, through
     shared memory from workers of this user on this host, and through Flight from all others.
@@ -82,6 +84,7 @@ def from_dataset_id(
     """
     target, dataset_id = parse_target(service), check_dataset_id(dataset_id)
     _check_element_spec(element_spec)
+    codec = check_compression(compression)
     arguments = ReadArguments.check(
         processing_mode=processing_mode,
         job_name=job_name,
@@ -99,7 +102,7 @@ def from_dataset_id(
     with DispatcherConnection(target) as connection:
         registered = connection.get_dataset(dataset_id, timeout_s=timeout_s)
     schema = decode_schema(registered.schema)
-    _check_same(element_spec, schema, dataset_id)
+    _check_same(dataset_id, element_spec, schema, codec, registered.compression)
     node = as_run(decode_plan(registered.plan), on_error)
     arguments = with_delivery(arguments, node)
     _check_divisible(node, arguments)
@@ -119,11 +122,24 @@ def _check_element_spec(element_spec: object) -> None:
         )
 
 
-def _check_same(element_spec: pa.Schema | None, schema: pa.Schema, dataset_id: str) -> None:
+def _check_same(
+    dataset_id: str,
+    element_spec: pa.Schema | None,
+    schema: pa.Schema,
+    codec: str,
+    registered_as: str,
+) -> None:
     if element_spec is not None and element_spec != schema:
         raise SchemaError(
             f"element_spec differs from the schema of dataset {dataset_id}:\n{element_spec}\n"
             f"is not\n{schema}"
+        )
+    # "AUTO" compresses nothing.
+    is_same = codec in ("AUTO", registered_as) or {codec, registered_as} == {"AUTO", "NONE"}
+    if not is_same:
+        raise InvalidArgumentError(
+            f"dataset {dataset_id} was registered with compression {registered_as}, got {codec}; "
+            "leave compression out, or register the dataset with it"
         )
 
 

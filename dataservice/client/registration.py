@@ -17,7 +17,7 @@ from dataservice.dataset.dataset import Dataset
 from dataservice.dataset.node import Node, freeze_schemas, walk
 from dataservice.dataset.plan import encode_plan, fingerprint
 from dataservice.dataset.tolerance import as_run, check_on_error
-from dataservice.errors import InvalidArgumentError, InvalidTypeError
+from dataservice.errors import InvalidTypeError, UnsplittableError
 from dataservice.runtime.frames import encode_schema
 from dataservice.vocabulary import parse_target
 from dataservice.wire import dispatcher_pb2 as pb
@@ -93,7 +93,7 @@ def check_registrable(dataset: Dataset) -> Dataset:
     if not isinstance(dataset, Dataset):
         raise InvalidTypeError(f"dataset must be a Dataset, got {type(dataset).__name__}")
     if any(isinstance(node, ServiceSource) for node in walk(dataset.node)):
-        raise InvalidArgumentError(
+        raise UnsplittableError(
             "the dataset already reads from the data service; call distribute() only once: "
             "operators before it run on the data workers, operators after it in the reading "
             "process"

@@ -24,8 +24,8 @@ from dataservice.dataset.snapshot_folder import SnapshotFolder
 from dataservice.dataset.snapshot_wait import failure_of
 from dataservice.dataset.sources.paths import check_storage_options, is_local
 from dataservice.errors import (
-    AlreadyExistsError,
     DeadlineExceededError,
+    ExistingFileError,
     InvalidArgumentError,
     InvalidTypeError,
 )
@@ -134,7 +134,7 @@ def save(
     Every element is written once, even if workers or a fault-tolerant dispatcher restart meanwhile.
     `path` is a folder or an fsspec URL that all data workers can reach. `storage_options` travel
     with the request, so prefer credentials of the machines that write. Repeating the call attaches
-    to a snapshot that is not finished. Raises AlreadyExistsError if the folder holds another
+    to a snapshot that is not finished. Raises ExistingFileError if the folder holds another
     snapshot or a finished one. `compression` is as in `register_dataset`; "GZIP", which tf.data
     also has, is taken as "ZSTD". Read the snapshot with `Dataset.load`.
     """
@@ -188,7 +188,7 @@ def _snapshot_at(path: str, options: Mapping[str, Any] | None) -> str:
         return _UNKNOWN
     foreign = folder.foreign_files()
     if foreign:
-        raise AlreadyExistsError(
+        raise ExistingFileError(
             f"{path} holds other files ({', '.join(foreign[:3])}); save to a folder of its own"
         )
     return ""

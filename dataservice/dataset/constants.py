@@ -1,7 +1,7 @@
 """The constants of expressions: which values are allowed, and their JSON form.
 
-Knows nothing of expressions. Invariant: a value that `check_constant` accepts is the same after it
-was encoded, written as JSON and decoded.
+Knows nothing of expressions. Invariant: a value that `constant_of` returns is the same after it was
+encoded, written as JSON and decoded.
 """
 
 from __future__ import annotations
@@ -13,23 +13,41 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+import numpy as np
+import pyarrow as pa
+
 from dataservice.errors import InvalidArgumentError
 
 _PLAIN: Final = (bool, int, float, str, bytes)
 _TIMES: Final = (datetime.date, datetime.time, datetime.timedelta)
+_NUMPY: Final = (np.bool_, np.integer, np.floating, np.str_, np.bytes_)
 _MICROSECOND: Final = datetime.timedelta(microseconds=1)
 
 
-def check_constant(value: Any) -> None:
-    """Raises InvalidArgumentError, with the remedy, for a value that no expression can hold."""
+def constant_of(value: Any) -> Any:
+    """Returns the constant, as a Python value if it is a scalar of NumPy or Arrow.
+
+    Raises InvalidArgumentError, with the remedy, for a value that no expression can hold. So do
+    times of NumPy and Arrow, which may have more digits than Python's.
+    """
+    if isinstance(value, _NUMPY):
+        value = value.item()
+    elif isinstance(value, pa.Scalar) and not pa.types.is_temporal(value.type):
+        value = value.as_py()
+    _check_constant(value)
+    return value
+
+
+def _check_constant(value: Any) -> None:
     if isinstance(value, int) and not -(1 << 63) <= value < 1 << 64:
         raise InvalidArgumentError(
             f"an expression holds integers of 64 bits, from -2^63 to 2^64 - 1; got {value}"
         )
     plain = (*_PLAIN, *_TIMES, decimal.Decimal)
-    if hasattr(value, "item") and not isinstance(value, plain):
+    method = next((name for name in ("item", "as_py") if hasattr(value, name)), "")
+    if method and not isinstance(value, plain):
         raise InvalidArgumentError(
-            f"{value!r} is a {type(value).__name__}; use the Python value, such as value.item()"
+            f"{value!r} is a {type(value).__name__}; use the Python value, such as value.{method}()"
         )
     if value is not None and not isinstance(value, plain):
         raise InvalidArgumentError(

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from dataservice.dataset import operators as ops
 from dataservice.dataset import static_sharding
+from dataservice.dataset.foreign_arguments import refuse_foreign_arguments
 from dataservice.dataset.foreign_names import HintingType, no_attribute
 from dataservice.dataset.formed_iterator import FormedIterator
 from dataservice.dataset.identity import identity_of, node_of_identity
@@ -53,10 +54,16 @@ if TYPE_CHECKING:
 
 
 @given_to_functions
+@refuse_foreign_arguments
 class Dataset(SourceMethods, OperatorMethods, metaclass=HintingType):
     """A lazy, immutable description of rows with one schema; the from_* methods create one."""
 
     def __init__(self, node: Node) -> None:
+        if not isinstance(node, Node):
+            raise InvalidTypeError(
+                "a Dataset is made by Dataset.range(), Dataset.from_numpy() and the like, not "
+                f"from {node!r:.200}"
+            )
         check_depth(node)
         super().__init__(node)
         self._passes = itertools.count()
@@ -106,11 +113,11 @@ class Dataset(SourceMethods, OperatorMethods, metaclass=HintingType):
         (choice,) = nodes_of([choice_dataset], "choose_from_datasets")
         return Dataset(ops.ChooseFromDatasets(nodes, stop_on_empty_dataset, choice=choice))
 
-    def apply(self, transformation: Callable[[Dataset], Dataset]) -> Dataset:
-        """Returns `transformation(self)`, which must be a Dataset."""
-        if not callable(transformation):
-            raise InvalidTypeError(f"apply takes a function of a Dataset, got {transformation!r}")
-        result = transformation(self)
+    def apply(self, fn: Callable[[Dataset], Dataset]) -> Dataset:
+        """Returns `fn(self)`, which must be a Dataset."""
+        if not callable(fn):
+            raise InvalidTypeError(f"apply takes a function of a Dataset, got {fn!r}")
+        result = fn(self)
         if not isinstance(result, Dataset):
             raise InvalidTypeError(
                 f"the function given to apply must return a Dataset, it returned {result!r}"

@@ -10,13 +10,14 @@ three-valued, and a filter drops the rows for which its condition is null.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import pyarrow as pa
 
 from dataservice.dataset import expression_kernels as kernels
-from dataservice.dataset.constants import check_constant, decode_constant, encode_constant
+from dataservice.dataset.constants import constant_of, decode_constant, encode_constant
 from dataservice.errors import InvalidArgumentError, InvalidTypeError, SchemaError
+from dataservice.runtime.arguments import is_integer
 from dataservice.runtime.number_arrays import scalar_of
 
 _MAX_DEPTH: Final = 200
@@ -111,6 +112,17 @@ class Expression:
 
     __hash__ = object.__hash__
 
+    if not TYPE_CHECKING:  # type checkers should still report unknown names
+
+        def __getattr__(self, name: str) -> NoReturn:
+            methods = sorted(n for n, op in kernels.OPERATIONS.items() if not op.symbol)
+            raise AttributeError(
+                f"an expression has no {name!r}; it has operators and {', '.join(methods)}; for "
+                "other operations give a function: filter(fn), with_column(name, fn)",
+                name=name,
+                obj=self,
+            )
+
     def __add__(self, other: Any) -> Expression:
         return _binary("add", self, other)
 
@@ -192,11 +204,9 @@ class Expression:
         `values` are of one type, without None. The result is false for null, and true for NaN if
         `values` holds NaN.
         """
-        listed = tuple(values)
-        for value in listed:
-            check_constant(value)
-            if value is None:
-                raise InvalidArgumentError("is_in() takes no None; add `| col(...).is_null()`")
+        listed = tuple(constant_of(value) for value in values)
+        if None in listed:
+            raise InvalidArgumentError("is_in() takes no None; add `| col(...).is_null()`")
         return Expression("is_in", (self,), (listed,))
 
     isin = is_in
@@ -225,25 +235,23 @@ class Expression:
 
     def fill_null(self, value: Any) -> Expression:
         """Replaces nulls by `value`."""
-        check_constant(value)
-        return Expression("fill_null", (self,), (value,))
+        return Expression("fill_null", (self,), (constant_of(value),))
 
     def clip(self, lo: float | None = None, hi: float | None = None) -> Expression:
         """Limits the value to at least `lo` and at most `hi`; None leaves that side open."""
-        for bound in (lo, hi):
-            if bound is not None and (
-                isinstance(bound, bool) or not isinstance(bound, int | float)
-            ):
+        bounds = constant_of(lo), constant_of(hi)
+        for bound in bounds:
+            if bound is not None and type(bound) not in (int, float):
                 raise InvalidArgumentError(f"clip() takes numbers or None, got {bound!r}")
-        return Expression("clip", (self,), (lo, hi))
+        return Expression("clip", (self,), bounds)
 
     def hash(self, buckets: int) -> Expression:
         """Hashes the value to a bucket, int64 in [0, buckets), by the algorithm of `hashing`."""
-        if isinstance(buckets, bool) or not isinstance(buckets, int) or not 0 < buckets < 2**63:
+        if not is_integer(buckets) or not 0 < buckets < 2**63:
             raise InvalidArgumentError(
                 f"hash() takes a positive number of buckets, got {buckets!r}"
             )
-        return Expression("hash", (self,), (buckets,))
+        return Expression("hash", (self,), (int(buckets),))
 
 
 def col(name: str) -> Expression:
@@ -257,10 +265,9 @@ def lit(value: Any) -> Expression:
     """Returns an expression for a constant.
 
     A constant is None, a boolean, a number, a string, bytes, a decimal.Decimal, or a date, time or
-    duration of the module datetime.
+    duration of the module datetime; also one of these, but no time, as a scalar of NumPy or Arrow.
     """
-    check_constant(value)
-    return Expression("lit", (), (value,))
+    return Expression("lit", (), (constant_of(value),))
 
 
 def _binary(name: str, left: Any, right: Any) -> Expression:

@@ -8,7 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 _OPTIONS: Final = "options are arguments of shuffle, map and interleave, and of distribute"
+_OLD_ITERATOR: Final = "write iter(dataset)"
 _REMEDIES: Final = {
+    "assert_cardinality": "leave it out: no number has to be promised here",
     "as_numpy_iterator": "numpy() gives a dict of arrays per batch, rows() a dict per row",
     "counter": "write range(start, stop), or range(n).repeat().enumerate()",
     "element_spec": "it is `schema`, an Arrow schema",
@@ -17,6 +19,8 @@ _REMEDIES: Final = {
     "from_tensors": "from_numpy takes a dict of arrays, of one row each here",
     "get_single_element": "take next(iter(dataset)), a record batch",
     "ignore_errors": 'say on_error="skip" to map, filter or distribute',
+    "make_initializable_iterator": _OLD_ITERATOR,
+    "make_one_shot_iterator": _OLD_ITERATOR,
     "options": _OPTIONS,
     "with_options": _OPTIONS,
     "ragged_batch": "batch keeps lists at their own lengths",
@@ -24,6 +28,7 @@ _REMEDIES: Final = {
     "random": "map range(n) with a function that draws numbers",
     "rebatch": "write unbatch().batch(n)",
     "rejection_resample": "filter by a function that draws numbers",
+    "prefetch_to_device": 'write torch(), and batch["x"].to("cuda", non_blocking=True)',
     "reduce": "go over numpy() in a loop, or compute over to_table()",
     "save": "dataservice.save(dataset, path, service) writes on the data workers",
     "scan": "functions see no rows but those they are given: go over numpy() in a loop",

@@ -75,6 +75,20 @@ class Function:
             f"'module:function' name, got {value!r}"
         )
 
+    @classmethod
+    def code_of(cls, value: Any, operator: str, *, result: str = "", remedy: str = "") -> Function:
+        """Wraps what `of` does, but for an operator whose function cannot be an expression.
+
+        `result` tells what the function returns, and `remedy` what takes an expression.
+        """
+        takes = f"{operator} takes a function{result}"
+        expression = value.expression if isinstance(value, Function) else value
+        if isinstance(expression, Expression):
+            raise InvalidTypeError(f"{takes}, not the expression {expression!r}{remedy}")
+        if not (callable(value) or isinstance(value, Function | str)):
+            raise InvalidTypeError(f"{takes}, or its 'module:function' name, got {value!r}")
+        return cls.of(value, operator)
+
     def pickled(self) -> tuple[bytes, str]:
         """Returns the pickle of the callable, and the Python version that it needs."""
         if self._blob is None:

@@ -116,7 +116,7 @@ class OperatorMethods:
 
     def filter(
         self,
-        condition: ColumnFunction,
+        expression_or_fn: ColumnFunction,
         *,
         on_error: str = "raise",
         deterministic: bool | None = True,
@@ -129,7 +129,7 @@ class OperatorMethods:
         """
         node = ops.Filter(
             self._node,
-            condition,  # type: ignore[arg-type]
+            expression_or_fn,  # type: ignore[arg-type]
             on_error=on_error,
             deterministic=_true_for_none(deterministic),
         )
@@ -148,13 +148,13 @@ class OperatorMethods:
     def with_column(
         self,
         name: str,
-        value: ColumnFunction,
+        expression_or_fn: ColumnFunction,
         *,
         schema: pa.Schema | None = None,
         on_error: str = "raise",
         deterministic: bool | None = True,
     ) -> Self:
-        """Adds or replaces a column; `value` is an expression or a function that returns an array.
+        """Adds or replaces a column, by an expression or a function that returns an array.
 
         The column has the type that `schema` gives it, or else that of the first values.
         `on_error` and `deterministic` are as for `map`.
@@ -162,7 +162,7 @@ class OperatorMethods:
         node = ops.WithColumn(
             self._node,
             name,
-            value,  # type: ignore[arg-type]
+            expression_or_fn,  # type: ignore[arg-type]
             schema=schema,
             on_error=on_error,
             deterministic=_true_for_none(deterministic),

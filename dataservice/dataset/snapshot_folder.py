@@ -32,9 +32,9 @@ from dataservice.dataset.snapshot_format import (
     Metadata,
 )
 from dataservice.errors import (
-    AlreadyExistsError,
     DataLossError,
     DataServiceError,
+    ExistingFileError,
     FailedPreconditionError,
     SchemaError,
 )
@@ -121,7 +121,7 @@ class SnapshotFolder:
     def write_metadata(self, metadata: Metadata) -> None:
         """Writes snapshot.json, which says what is saved here; idempotent.
 
-        Raises AlreadyExistsError if the folder holds another snapshot.
+        Raises ExistingFileError if the folder holds another snapshot.
         """
         found = self.metadata()
         if found is None:
@@ -130,7 +130,7 @@ class SnapshotFolder:
             self._write_json(METADATA, metadata.to_json(), replaces=False)
             found = self.metadata()
         if found is None or found.snapshot_id != metadata.snapshot_id:
-            raise AlreadyExistsError(
+            raise ExistingFileError(
                 f"{self.path} holds snapshot {found and found.snapshot_id}, which was saved in the "
                 f"meantime or is written by another service, so {metadata.snapshot_id} cannot be "
                 "written there; choose another path"

@@ -24,6 +24,7 @@ from dataservice.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
     NotFoundError,
+    UnknownDatasetError,
 )
 from dataservice.ranges import RowMark
 from dataservice.vocabulary import (
@@ -89,10 +90,10 @@ def structure_differences(known: Dataset, other: Dataset | RegisterDataset) -> l
 
 
 def find_dataset(state: DispatcherState, dataset_id: DatasetId) -> Dataset:
-    """Returns the dataset; NotFoundError if none is registered under this id."""
+    """Returns the dataset; UnknownDatasetError if none is registered under this id."""
     dataset = state.datasets.get(dataset_id)
     if dataset is None:
-        raise NotFoundError(
+        raise UnknownDatasetError(
             f"Dataset id {dataset_id} not found. It must be registered with register_dataset "
             f"before it can be read; {_RESTARTED}"
         )

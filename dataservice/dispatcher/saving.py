@@ -22,11 +22,12 @@ from dataservice.dispatcher.snapshots import Snapshot
 from dataservice.dispatcher.state import DispatcherState
 from dataservice.dispatcher.windows import WindowTable
 from dataservice.errors import (
-    AlreadyExistsError,
     CancelledError,
+    ExistingFileError,
     InvalidArgumentError,
     NotFoundError,
     UnavailableError,
+    UnknownDatasetError,
     error_to_dict,
 )
 from dataservice.sharding import Split
@@ -56,7 +57,7 @@ def find(state: DispatcherState, snapshot_id: SnapshotId) -> Snapshot:
 def attach(state: DispatcherState, request: StartSnapshot) -> Snapshot | None:
     """Returns the snapshot that the request asks for; None if it has yet to begin.
 
-    AlreadyExistsError if the folder holds, or will hold, another one.
+    ExistingFileError if the folder holds, or will hold, another one.
     """
     dataset = dataset_of(state, request)
     begun = state.snapshots.by_id.get(request.snapshot_id)
@@ -66,15 +67,15 @@ def attach(state: DispatcherState, request: StartSnapshot) -> Snapshot | None:
     known = state.snapshots.at(request.path)
     if known is None or known.is_closed:
         if request.found_id:
-            raise AlreadyExistsError(_already_there(request, known))
+            raise ExistingFileError(_already_there(request, known))
         return None
     if known.error or request.found_id not in ("", known.snapshot_id):
-        raise AlreadyExistsError(_already_there(request, known))
+        raise ExistingFileError(_already_there(request, known))
     differences = _differences(state.datasets[known.dataset_id], dataset)
     if known.compression != request.compression:
         differences.append(f"compression ({known.compression}, now {request.compression})")
     if differences:
-        raise AlreadyExistsError(
+        raise ExistingFileError(
             f"snapshot {known.snapshot_id} is being written to {request.path}, with another "
             f"{', '.join(differences)}; choose another path, or cancel it first"
         )
@@ -82,12 +83,12 @@ def attach(state: DispatcherState, request: StartSnapshot) -> Snapshot | None:
 
 
 def dataset_of(state: DispatcherState, request: StartSnapshot) -> Dataset:
-    """Returns the dataset to save; NotFoundError if it is not registered."""
+    """Returns the dataset to save; UnknownDatasetError if it is not registered."""
     if not request.path:
         raise InvalidArgumentError("the path of a snapshot must not be empty")
     dataset = state.datasets.get(request.dataset_id)
     if dataset is None:
-        raise NotFoundError(f"Dataset id {request.dataset_id} not found; register it first")
+        raise UnknownDatasetError(f"Dataset id {request.dataset_id} not found; register it first")
     return dataset
 
 

@@ -117,8 +117,9 @@ def test_missing_file_is_named(service: LocalService, tmp_path: pathlib.Path) ->
         read_ids(remote)
 
 
-def test_unknown_dataset_id_is_not_found(service: LocalService) -> None:
-    with pytest.raises(NotFoundError, match="Dataset id 4711 not found"):
+@pytest.mark.parametrize("error", [NotFoundError, ValueError])
+def test_unknown_dataset_id_is_not_found(service: LocalService, error: type[Exception]) -> None:
+    with pytest.raises(error, match="Dataset id 4711 not found"):
         ds.from_dataset_id(DYNAMIC, service.target, 4711)
 
 

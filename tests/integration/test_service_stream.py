@@ -18,7 +18,7 @@ import pytest
 import dataservice as ds
 from dataservice.client.connection import DispatcherConnection
 from dataservice.client.pacing import Pacing
-from dataservice.errors import FailedPreconditionError
+from dataservice.errors import FailedPreconditionError, InvalidArgumentError
 from dataservice.vocabulary import parse_target
 from tests.integration.service_cluster import LocalService, local_service, read_ids, write_numbers
 from tests.waiting import wait_until
@@ -145,6 +145,20 @@ def test_iterator_stats_hold_operator_times_of_workers(
     assert by_name["map"]["rows"] == by_name["filter"]["rows"] == 9_990 * copies
     assert by_name["map"]["time_s"] >= 0.45 * copies
     assert [one.name for one in remote.stats().worker_operators] == list(by_name)
+
+
+def test_compression_of_from_dataset_id_must_be_that_of_the_registration(
+    service: LocalService,
+) -> None:
+    dataset_id = ds.register_dataset(service.target, ds.Dataset.range(9), compression="SNAPPY")
+    for compression in ("AUTO", "SNAPPY", "lz4"):
+        remote = ds.from_dataset_id(DYNAMIC, service.target, dataset_id, compression=compression)
+        assert sorted(read_ids(remote)) == list(range(9))
+    for other in ("ZSTD", None):
+        with pytest.raises(InvalidArgumentError, match=r"registered with compression LZ4, got"):
+            ds.from_dataset_id(DYNAMIC, service.target, dataset_id, compression=other)
+    plain = ds.register_dataset(service.target, ds.Dataset.range(9))
+    ds.from_dataset_id(DYNAMIC, service.target, plain, compression=None)
 
 
 def test_readers_of_one_job_share_its_rows(service: LocalService) -> None:

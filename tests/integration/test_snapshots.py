@@ -417,7 +417,7 @@ def test_writer_frozen_before_its_metadata_does_not_take_anothers_folder(
             output, _ = zombie.communicate(timeout=DEADLINE_S)
         finally:
             zombie.kill()
-    assert output.strip() == "AlreadyExistsError"
+    assert output.strip() == "ExistingFileError"
     found = folder.metadata()
     assert found is not None
     assert found.snapshot_id == "new"

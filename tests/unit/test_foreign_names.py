@@ -17,6 +17,7 @@ import pytest
 import dataservice as ds
 import pstrain as ps
 from dataservice import public_names
+from dataservice.dataset import foreign_arguments as of_tf_data
 from dataservice.dataset import foreign_names
 from pstrain import coordinator, foreign_arguments, replica
 from pstrain import foreign_names as of_keras
@@ -82,6 +83,30 @@ def test_arguments_needed_only_by_tf_data_are_accepted() -> None:
         data.map(dict, num_parallel_calls=0)
     with pytest.raises(TypeError, match=r"a dict of arrays.*from_numpy"):
         ds.Dataset.from_tensor_slices([1, 2])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("method", of_tf_data.REMEDIES)
+def test_tf_data_argument_is_refused_naming_replacement(method: str) -> None:
+    remedies = of_tf_data.REMEDIES[method]
+    taker = getattr(ds.Dataset.range(3), method)
+    assert not remedies.keys() & inspect.signature(taker).parameters.keys()
+    for name, remedy in remedies.items():
+        with pytest.raises(InvalidTypeError) as caught:
+            taker(**{name: 3})
+        assert str(caught.value) == f"{method} takes no argument {name!r}: {remedy}"
+    with pytest.raises(TypeError, match="unexpected keyword argument 'colour'"):
+        taker(1, colour="red")
+
+
+def test_arguments_of_operators_have_the_names_of_the_contract() -> None:
+    data = ds.Dataset.range(4).filter(expression_or_fn=ds.col("id") > 1)
+    data = data.with_column(name="y", expression_or_fn=lambda c: c["id"] * 2)
+    assert data.apply(fn=lambda d: d.take(n=1)).to_table().to_pylist() == [{"id": 2, "y": 4}]
+
+
+def test_dataset_itself_names_what_makes_one() -> None:
+    with pytest.raises(InvalidTypeError, match=r"made by Dataset\.range\(\).*not from \[1, 2\]"):
+        ds.Dataset([1, 2])  # type: ignore[arg-type]
 
 
 def test_embedding_of_lists_names_combiner_and_reset_states_works() -> None:

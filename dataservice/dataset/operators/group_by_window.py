@@ -27,6 +27,8 @@ from dataservice.errors import InvalidArgumentError
 from dataservice.runtime.arguments import integer_at_least
 
 _OPERATOR = "group_by_window"
+_REDUCE = f"{_OPERATOR} reduce_func"
+_SIZE_OF = f"{_OPERATOR} window_size_func"
 
 
 @register_node
@@ -47,7 +49,7 @@ class GroupByWindow(Operator):
     def __post_init__(self) -> None:
         object.__setattr__(self, "key", key_function(self.key, _OPERATOR))
         if self.reduce is not None:
-            object.__setattr__(self, "reduce", Function.of(self.reduce, _OPERATOR))
+            object.__setattr__(self, "reduce", Function.code_of(self.reduce, _REDUCE))
         if (self.window_size is None) == (self.window_size_of is None):
             raise InvalidArgumentError(
                 f"{_OPERATOR} takes either window_size or window_size_func, got "
@@ -57,7 +59,7 @@ class GroupByWindow(Operator):
             size = integer_at_least(self.window_size, 1, "window_size")
             object.__setattr__(self, "window_size", size)
         else:
-            size_of = Function.of(self.window_size_of, _OPERATOR)
+            size_of = Function.code_of(self.window_size_of, _SIZE_OF)
             object.__setattr__(self, "window_size_of", size_of)
 
     @property

@@ -38,7 +38,7 @@ from dataservice.dataset.stream import (
     RunContext,
     State,
 )
-from dataservice.errors import InvalidArgumentError, InvalidTypeError
+from dataservice.errors import InvalidArgumentError
 from dataservice.runtime.arguments import check_true_or_false, integer_at_least
 from dataservice.runtime.number_arrays import from_numbers
 
@@ -66,12 +66,9 @@ class Interleave(Operator):
     deterministic: bool = True
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "function", Function.of(self.function, "interleave"))
-        if self.function.expression is not None:
-            raise InvalidTypeError(
-                "interleave takes a function that returns a Dataset, got the expression "
-                f"{self.function.expression!r}"
-            )
+        result = " that returns a Dataset"
+        function = Function.code_of(self.function, "interleave", result=result)
+        object.__setattr__(self, "function", function)
         for name in ("cycle_length", "block_length"):
             value = integer_at_least(getattr(self, name), 1, f"interleave {name}")
             object.__setattr__(self, name, value)

@@ -52,12 +52,9 @@ class Map(InferringOperator):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "function", Function.of(self.function, self.kind))
-        if self.function.expression is not None:
-            raise InvalidTypeError(
-                f"{self.kind} takes a function, not the expression {self.function.expression!r}; "
-                "use with_column(name, expression)"
-            )
+        remedy = "; use with_column(name, expression)"
+        function = Function.code_of(self.function, self.kind, remedy=remedy)
+        object.__setattr__(self, "function", function)
         check_choice("format", self.format, sorted(_CALLS))
         if self.schema is not None:
             if not isinstance(self.schema, pa.Schema):

@@ -56,12 +56,9 @@ class GeneratorSource(Source):
     deterministic: bool = True
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "function", Function.of(self.function, "from_generator"))
-        if self.function.expression is not None:
-            raise InvalidTypeError(
-                f"from_generator takes a function that returns an iterable, got the expression "
-                f"{self.function.expression!r}"
-            )
+        result = " that returns an iterable"
+        function = Function.code_of(self.function, "from_generator", result=result)
+        object.__setattr__(self, "function", function)
         if not isinstance(self.schema, pa.Schema) or not len(self.schema):
             raise InvalidTypeError(
                 f"from_generator needs schema=, a pyarrow.Schema with columns, got {self.schema!r}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -44,6 +45,7 @@ def test_service_target_is_parsed(service: Any, target: str) -> None:
         (b"host:1", "must be a string"),
         (("grpc",), "must be a string"),
         (("grpc", 5050), "must be a string"),
+        (SimpleNamespace(target="grpc://host:1"), r"give its target, 'grpc://host:1'"),
         ("", "must not be empty"),
         ("grpc://", "must not be empty|HOST:PORT"),
         (("grpc", ""), "must not be empty"),

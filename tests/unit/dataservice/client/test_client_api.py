@@ -143,6 +143,11 @@ def test_from_dataset_id_checks_arguments_before_contacting_dispatcher() -> None
         ds.from_dataset_id(ds.ShardingPolicy.DYNAMIC, TARGET, "")
 
 
+def test_from_dataset_id_checks_compression_before_contacting_dispatcher() -> None:
+    with pytest.raises(InvalidArgumentError, match="Invalid `compression` argument: 'GZIP'"):
+        ds.from_dataset_id(ds.ShardingPolicy.OFF, TARGET, "1000", compression="GZIP")
+
+
 def test_non_dataset_cannot_be_distributed_or_registered() -> None:
     for register in (distribute(), lambda data: ds.register_dataset(TARGET, data)):
         with pytest.raises(InvalidArgumentError, match="got list"):

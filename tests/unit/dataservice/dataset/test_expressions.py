@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import datetime
 import decimal
 import json
 import math
+import pickle
 from typing import Any
 
 import numpy as np
@@ -271,7 +273,6 @@ def test_type_error_names_the_expression() -> None:
     [
         (lambda: col(3), "name of a column"),
         (lambda: lit([1]), "numbers, strings"),
-        (lambda: lit(np.int64(3)), "item"),
         (lambda: col("i").hash(0), "positive number of buckets, got 0"),
         (lambda: col("i").hash(True), "positive number of buckets, got True"),
         (lambda: col("i").cast("int65"), "'int65' is not a type name"),
@@ -336,6 +337,44 @@ def test_pandas_nat_constant_is_refused_naming_replacement() -> None:
     pandas = pytest.importorskip("pandas")
     with pytest.raises(InvalidArgumentError, match=r"holds no NaT; use None, or is_null\(\)"):
         assert col("t") != pandas.NaT
+
+
+def test_numpy_and_arrow_scalars_are_constants_of_their_values() -> None:
+    assert evaluated(col("i") > np.int64(-1)) == [False, True, True, None]
+    assert evaluated(col("i") < pa.scalar(1)) == [True, True, False, None]
+    assert evaluated(col("f") == np.float32(0.5)) == [True, False, False, None]
+    assert evaluated(col("s") == pa.scalar("b")) == [False, True, None, False]
+    assert evaluated(col("b") == np.bool_(False)) == [False, True, None, False]
+    assert evaluated(col("i").is_in(np.array([3, 0]))) == [False, True, True, False]
+    assert evaluated(col("i").is_in(pa.array([3, 0]))) == [False, True, True, False]
+    assert evaluated(col("i").fill_null(np.int8(4))) == [-7, 0, 3, 4]
+    assert evaluated(col("i").clip(np.int64(-1), np.float64(2))) == [-1, 0, 2, None]
+    assert evaluated(col("i").hash(np.int64(1))) == [0, 0, 0, None]
+    encoded = json.loads(json.dumps((col("i") > np.uint64(1 << 63)).to_json()))
+    assert repr(Expression.from_json(encoded)) == f"(col('i') > lit({1 << 63}))"
+
+
+@pytest.mark.parametrize(
+    ("value", "remedy"),
+    [
+        (np.datetime64("2020-01-02", "ns"), r"a datetime64; .* value\.item\(\)"),
+        (np.longdouble("1.5"), r"a longdouble; .* value\.item\(\)"),
+        (np.array([1, 2]), r"a ndarray; .* value\.item\(\)"),
+        (pa.scalar(1, pa.timestamp("ns")), r"a TimestampScalar; .* value\.as_py\(\)"),
+    ],
+)
+def test_constant_that_python_might_not_hold_is_refused(value: Any, remedy: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=remedy):
+        lit(value)
+
+
+def test_operation_that_expressions_lack_names_those_they_have() -> None:
+    with pytest.raises(
+        AttributeError, match=r"has no 'log'; .* cast, clip.* with_column\(name, fn"
+    ):
+        _ = col("i").log  # type: ignore[attr-defined]
+    for same in (copy.deepcopy(col("i") + 1), pickle.loads(pickle.dumps(col("i") + 1))):
+        assert evaluated(same) == [-6, 1, 4, None]
 
 
 def test_unsigned_64_bit_constants_are_compared_exactly() -> None:

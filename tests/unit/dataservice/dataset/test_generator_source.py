@@ -171,7 +171,9 @@ def test_null_values_of_first_row_do_not_determine_types() -> None:
 def test_invalid_generator_arguments_are_refused() -> None:
     with pytest.raises(InvalidArgumentError, match=r"needs schema=, a pyarrow\.Schema.*got None"):
         Dataset.from_generator(by_rows, None)  # type: ignore[arg-type]
-    with pytest.raises(InvalidArgumentError, match=r"from_generator takes a function.*got 3"):
+    with pytest.raises(
+        InvalidArgumentError, match=r"takes a function that returns.*, or its.*got 3"
+    ):
         Dataset.from_generator(3, SCHEMA)  # type: ignore[arg-type]
     with pytest.raises(InvalidArgumentError, match=r"format must be one of.*got 'pandas'"):
         Dataset.from_generator(by_rows, SCHEMA, format="pandas")

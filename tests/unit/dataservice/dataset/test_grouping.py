@@ -298,6 +298,16 @@ class TestGroupByWindow:
                 "its rows have several keys",
             ),
             (lambda d: run(d.group_by_window("z", window_size=2)), SchemaError, "column 'z'"),
+            (
+                lambda d: d.group_by_window("x", col("x"), 2),
+                InvalidArgumentError,
+                r"reduce_func takes a function, not the expression col\('x'\)",
+            ),
+            (
+                lambda d: d.group_by_window("x", window_size_func=3),
+                InvalidArgumentError,
+                "window_size_func takes a function, or its 'module:function' name, got 3",
+            ),
         ],
     )
     def test_invalid_arguments_are_refused(

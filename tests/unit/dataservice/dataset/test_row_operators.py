@@ -237,6 +237,7 @@ def test_select_and_rename_set_names_and_order_of_columns() -> None:
         (lambda d: d.with_column("", col("x")), InvalidArgumentError, "column name"),
         (lambda d: d.with_column("y", 3), InvalidArgumentError, "function"),
         (lambda d: d.map(col("x")), InvalidArgumentError, "use with_column"),
+        (lambda d: d.map(3), InvalidArgumentError, "map takes a function, or its 'module:f"),
         (lambda d: d.map(double, format="pandas"), InvalidArgumentError, "'pandas'"),
         (lambda d: d.map(double, schema="x"), InvalidArgumentError, "pyarrow.Schema"),
         (lambda d: d.filter(None), InvalidArgumentError, "filter takes a function"),
