@@ -1,4 +1,4 @@
-"""Servers and clients of exchanges over Flight and over sockets, and the exchanges they serve.
+"""Servers and clients of exchanges over each transport, and the exchanges they serve.
 
 Run as a script, this file is a peer process: `serve` answers until killed, `hold` keeps an
 exchange open.
@@ -14,70 +14,44 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeAlias
 
 import pyarrow as pa
+import pytest
 
 from dataservice.errors import UserFunctionError
+from dataservice.runtime import in_process
 from dataservice.runtime.auth import TlsConfig
-from dataservice.runtime.exchange import Exchange
+from dataservice.runtime.connection_exchange import ConnectionExchange
 from dataservice.runtime.flight import FlightClient, FlightServer
+from dataservice.runtime.in_process import InProcessServer
+from dataservice.runtime.local_address import dial
+from dataservice.runtime.local_connection import LocalConnection
+from dataservice.runtime.local_server import LocalServer
+from dataservice.runtime.shared_memory import is_supported
 from dataservice.runtime.socket_client import SocketClient
 from dataservice.runtime.socket_server import SocketServer
-from dataservice.runtime.transport import AnyChannel
+from dataservice.runtime.transport import AnyExchange
 
 TOKEN = "secret-of-the-test"
 TIMEOUT_S = 60.0
 AT_MOST_S = 30.0
+MIB = 1 << 20
 
 
-@dataclasses.dataclass(frozen=True)
-class Ends:
-    """A transport's server class and client class."""
-
-    name: str
-    server: type[FlightServer | SocketServer]
-    client: type[FlightClient | SocketClient]
-
-    def serve(self, port: int = 0, tls: TlsConfig | None = None) -> Any:
-        return self.server(
-            "127.0.0.1", port, token=TOKEN, tls=tls, exchanges=EXCHANGES, actions=ACTIONS
-        ).start()
-
-    @contextlib.contextmanager
-    def connect(
-        self, address: str, *, token: str = TOKEN, tls: TlsConfig | None = None
-    ) -> Iterator[Any]:
-        client = self.client(address, token=token, tls=tls)
-        try:
-            yield client
-        finally:
-            if isinstance(client, FlightClient):
-                client.close()
-
-
-ENDS = {
-    ends.name: ends
-    for ends in (
-        Ends("flight", FlightServer, FlightClient),
-        Ends("sockets", SocketServer, SocketClient),
-    )
-}
-
-
-def echo(_command: dict[str, Any], channel: AnyChannel) -> None:
+def echo(_command: dict[str, Any], channel: Any) -> None:
     while (message := channel.recv()) is not None:
-        channel.send(message.header, message.body)
+        channel.send(message.header, message.body if message.handed is None else message.handed)
 
 
-def count(command: dict[str, Any], channel: AnyChannel) -> None:
-    body = pa.py_buffer(b"x" * command.get("size", 0))
+def count(command: dict[str, Any], channel: Any) -> None:
     for index in range(command["n"]):
-        channel.send(str(index).encode(), body)
+        body = bytes([index % 251]) * command.get("size", 0)
+        channel.send(str(index).encode(), pa.py_buffer(body))
 
 
-def fail(command: dict[str, Any], channel: AnyChannel) -> None:
+def fail(command: dict[str, Any], channel: Any) -> None:
     if command.get("after_message"):
         channel.recv()
     if command["how"] == "user":
@@ -90,11 +64,11 @@ def fail(command: dict[str, Any], channel: AnyChannel) -> None:
     raise ZeroDivisionError("division by nothing")
 
 
-def stubborn(_command: dict[str, Any], _channel: AnyChannel) -> None:
+def stubborn(_command: dict[str, Any], _channel: Any) -> None:
     RELEASE_STUBBORN.wait(TIMEOUT_S)
 
 
-def wait_until_cancelled(_command: dict[str, Any], channel: AnyChannel) -> None:
+def wait_until_cancelled(_command: dict[str, Any], channel: Any) -> None:
     give_up_s = time.monotonic() + TIMEOUT_S
     while not channel.cancelled():
         if time.monotonic() > give_up_s:
@@ -119,6 +93,90 @@ ACTIONS: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
+@dataclasses.dataclass(frozen=True)
+class NetworkEnds:
+    """A transport between hosts: how to serve, and how to reach what is served."""
+
+    name: str
+    server: type[FlightServer | SocketServer]
+    client: type[FlightClient | SocketClient]
+
+    def serve(
+        self,
+        exchanges: Mapping[str, Any] = EXCHANGES,
+        *,
+        at: Any = None,
+        tls: TlsConfig | None = None,
+    ) -> Any:
+        """Starts a server; ``at`` is a stopped one whose address it gets."""
+        port = 0 if at is None else at.port
+        return self.server(
+            "127.0.0.1", port, token=TOKEN, tls=tls, exchanges=exchanges, actions=ACTIONS
+        ).start()
+
+    @contextlib.contextmanager
+    def connect(
+        self, address: str, *, token: str = TOKEN, tls: TlsConfig | None = None
+    ) -> Iterator[Any]:
+        client = self.client(address, token=token, tls=tls)
+        try:
+            yield client
+        finally:
+            if isinstance(client, FlightClient):
+                client.close()
+
+
+def open_shared_memory(
+    address: str, command: Any, *, token: str, timeout_s: float
+) -> ConnectionExchange:
+    connection = LocalConnection(dial(address))
+    return ConnectionExchange(connection, address, command, token=token, timeout_s=timeout_s)
+
+
+def open_in_process(address: str, command: Any, *, token: str, timeout_s: float) -> Any:  # noqa: ARG001
+    return in_process.connect(address, command, token=token)
+
+
+@dataclasses.dataclass(frozen=True)
+class HostEnds:
+    """A transport within this host, whose servers are found by a name."""
+
+    name: str
+    server: type[LocalServer | InProcessServer]
+    open: Callable[..., AnyExchange]
+
+    def serve(self, exchanges: Mapping[str, Any] = EXCHANGES, *, at: Any = None) -> Any:
+        address = f"test-{os.getpid()}-{time.monotonic_ns()}:1" if at is None else at.address
+        return self.server(address, token=TOKEN, exchanges=exchanges).start()
+
+    @contextlib.contextmanager
+    def connect(self, address: str, *, token: str = TOKEN) -> Iterator[HostClient]:
+        yield HostClient(self, address, token)
+
+
+@dataclasses.dataclass(frozen=True)
+class HostClient:
+    ends: HostEnds
+    address: str
+    token: str
+
+    def exchange(self, command: dict[str, Any], *, timeout_s: float = TIMEOUT_S) -> AnyExchange:
+        return self.ends.open(self.address, command, token=self.token, timeout_s=timeout_s)
+
+
+Ends: TypeAlias = NetworkEnds | HostEnds
+FLIGHT = NetworkEnds("flight", FlightServer, FlightClient)
+SOCKETS = NetworkEnds("sockets", SocketServer, SocketClient)
+SHARED_MEMORY = HostEnds("shared_memory", LocalServer, open_shared_memory)
+IN_PROCESS = HostEnds("in_process", InProcessServer, open_in_process)
+NETWORK = [FLIGHT, SOCKETS]
+CONNECTED: list[Ends] = [*NETWORK, *([SHARED_MEMORY] if is_supported() else [])]
+ENDS: dict[str, Ends] = {ends.name: ends for ends in (*CONNECTED, IN_PROCESS)}
+
+over_network = pytest.mark.parametrize("ends", NETWORK, ids=lambda ends: ends.name)
+over_connections = pytest.mark.parametrize("ends", CONNECTED, ids=lambda ends: ends.name)
+
+
 @contextlib.contextmanager
 def takes(at_least_s: float = 0.0) -> Iterator[None]:
     """Asserts that the block takes at least that long, and less than any time-out inside it."""
@@ -134,7 +192,7 @@ def freeze(process: subprocess.Popen[str]) -> None:
     os.waitpid(process.pid, os.WUNTRACED)
 
 
-def send_many(exchange: Exchange, size: int, *, timeout_s: float) -> None:
+def send_many(exchange: AnyExchange, size: int, *, timeout_s: float) -> None:
     for _ in range(1000):
         exchange.send(b"data", b"x" * size, timeout_s=timeout_s)
 
@@ -147,12 +205,12 @@ def serve(name: str) -> None:
 
 
 def hold(name: str, address: str) -> None:
-    client = ENDS[name].client(address, token=TOKEN)
-    exchange = client.exchange({"exchange": "count", "n": 10**9, "size": 1000})
-    exchange.recv(TIMEOUT_S)
-    print("open", flush=True)
-    exchange.recv(600.0)
-    time.sleep(600.0)
+    with ENDS[name].connect(address) as client:
+        exchange = client.exchange({"exchange": "count", "n": 10**9, "size": 1000})
+        exchange.recv(TIMEOUT_S)
+        print("open", flush=True)
+        exchange.recv(600.0)
+        time.sleep(600.0)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import pytest
 
 # ``marks``, the shortest, is compiled first.
 MODULES = ["marks", "losses", "bfloat16", "metrics"]
-# Compiles twice; prints the reports, the modules that it had other processes compile in each
+# Compiles twice; prints what it reported, the modules that it had other processes compile in each
 # call, and the modules that it compiled and loaded itself.
 PROGRAM = f"""
 import importlib, json
@@ -25,7 +25,7 @@ def counted(names, processes):
     asked.append(sorted(names))
     fill(names, processes)
 compiling._fill_cache = counted
-compiling.compile_kernels(told.append, {MODULES})
+compiling.compile_kernels({{report}}, {MODULES})
 compiling.compile_kernels(modules={MODULES})
 compiled, loaded = [], []
 for name in {MODULES}:
@@ -35,7 +35,6 @@ for name in {MODULES}:
     loaded += [name] * any(kernel.signatures for kernel in kernels)
 print(json.dumps([sorted(told), asked, compiled, loaded]))
 """
-TOLD = sorted(f"compiled {name}" for name in MODULES)
 # Too few modules to start other processes for.
 FEW = MODULES[:2]
 # Starts a server; prints which modules are then in the cache, and which it has loaded.
@@ -69,48 +68,35 @@ losses.sigmoid(np.zeros(2, np.float32), np.zeros(2, np.float32))
 """
 
 
-def output(program: str, **environment: str) -> str:
+def run(program: str, cache: pathlib.Path) -> tuple[Any, int]:
+    """Returns what a program prints, and how often it explains that it compiles."""
     done = subprocess.run(
         [sys.executable, "-c", program],
-        env={**os.environ, **environment},
+        env={**os.environ, "NUMBA_CACHE_DIR": str(cache)},
         capture_output=True,
         text=True,
         check=True,
         timeout=300,
     )
     assert "Traceback" not in done.stderr
-    return done.stdout
+    explained = done.stderr.count("compiling kernels, which takes")
+    return json.loads(done.stdout or "null"), explained
 
 
-def run(cache: pathlib.Path) -> Any:
-    return json.loads(output(PROGRAM, NUMBA_CACHE_DIR=str(cache)))
-
-
-def test_modules_after_the_first_are_compiled_in_other_processes(
+def test_modules_after_the_first_are_compiled_in_other_processes_which_is_explained_once(
     tmp_path: pathlib.Path,
 ) -> None:
-    assert run(tmp_path) == [TOLD, [["bfloat16", "losses", "metrics"]], ["marks"], ["marks"]]
-    assert run(tmp_path) == [[], [], [], []]
+    program = PROGRAM.format(report=None)
+    others = ["bfloat16", "losses", "metrics"]
+    assert run(program, tmp_path) == ([[], [others], ["marks"], ["marks"]], 1)
+    assert run(program, tmp_path) == ([[], [], [], []], 0)
 
 
 def test_interrupted_compilation_is_completed_in_other_processes(tmp_path: pathlib.Path) -> None:
-    output(CUT_SHORT, NUMBA_CACHE_DIR=str(tmp_path))
-    told = [name for name in TOLD if name != "compiled marks"]
-    assert run(tmp_path) == [told, [["losses", "metrics"]], ["bfloat16"], ["bfloat16"]]
-
-
-def test_wait_for_compilation_is_explained_once(tmp_path: pathlib.Path) -> None:
-    program = f"from pstrain.compiling import *\ncompile_kernels(None, {MODULES[:3]})"
-    for times in (1, 0):
-        done = subprocess.run(
-            [sys.executable, "-c", program],
-            env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)},
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=300,
-        )
-        assert done.stderr.count("compiling kernels, which takes") == times
+    run(CUT_SHORT, tmp_path)
+    told = ["compiled bfloat16", "compiled losses", "compiled metrics"]
+    found, _ = run(PROGRAM.format(report="told.append"), tmp_path)
+    assert found == [told, [["losses", "metrics"]], ["bfloat16"], ["bfloat16"]]
 
 
 @pytest.mark.parametrize(("module", "name"), SERVERS)
@@ -118,8 +104,7 @@ def test_server_with_all_kernels_compiled_loads_only_the_first(
     module: str, name: str, tmp_path: pathlib.Path
 ) -> None:
     program = SERVER.format(module=module, name=name)
-    cache = str(tmp_path)
-    everything, loaded = json.loads(output(program, NUMBA_CACHE_DIR=cache))
+    (everything, loaded), _ = run(program, tmp_path)
     assert everything == FEW
     assert "marks" in loaded
-    assert json.loads(output(program, NUMBA_CACHE_DIR=cache)) == [FEW, ["marks"]]
+    assert run(program, tmp_path) == ([FEW, ["marks"]], 0)

@@ -13,6 +13,7 @@ import pytest
 
 import pstrain as ps
 from pstrain.kernels.keys import VACATED
+from tests.waiting import wait_until
 
 DEADLINE_S = 90.0
 CAPACITY = 3_000
@@ -22,21 +23,9 @@ WIDTH = 400
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[ps.LocalCluster]:
-    with ps.LocalCluster(workers=2, ps=2, data_workers=0) as cluster:
-        yield cluster
-
-
-@pytest.fixture
-def supervised() -> Iterator[ps.LocalCluster]:
+    """Runs a cluster whose lost servers come back."""
     with ps.LocalCluster(workers=2, ps=2, data_workers=0, supervise=True) as cluster:
         yield cluster
-
-
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    deadline_s = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline_s, what
-        time.sleep(0.02)
 
 
 class Program:
@@ -114,28 +103,31 @@ def test_steps_between_evictions_train_the_rows_of_their_own_keys(
         program.coordinator.close()
 
 
-def test_frozen_trainer_that_wakes_up_after_an_eviction_trains_no_row_of_before() -> None:
-    with ps.LocalCluster(workers=2, ps=2, data_workers=0) as cluster:
-        program = Program(cluster)
-        wait_until(lambda: program.coordinator.live_trainers() == {0, 1}, "both trainers")
-        program.schedule(20)
-        program.coordinator.join(DEADLINE_S)
-        # Both trainers hold rows of keys in running steps.
-        program.schedule(6, pause_s=1.0)
-        time.sleep(0.5)
-        cluster.suspend("worker", 0)
+def test_frozen_trainer_that_wakes_up_after_an_eviction_trains_no_row_of_before(
+    cluster: ps.LocalCluster,
+) -> None:
+    program = Program(cluster)
+    wait_until(lambda: program.coordinator.live_trainers() == {0, 1}, "both trainers")
+    program.schedule(20)
+    program.coordinator.join(DEADLINE_S)
+    # Both trainers hold rows of keys in running steps.
+    program.schedule(6, pause_s=1.0)
+    time.sleep(0.5)
+    cluster.suspend("worker", 0)
+    try:
         assert program.evict(0) > 0
         assert program.coordinator.stats()["losses"] == 1
         program.scheduled += 10 * WIDTH
         program.schedule(20)
+    finally:
         cluster.resume("worker", 0)
-        wait_until(lambda: program.coordinator.live_trainers() == {0, 1}, "the trainer to return")
-        program.schedule(20, pause_s=0.1)
-        program.coordinator.join(DEADLINE_S)
-        # The steps of the frozen trainer ran again, after the eviction.
-        trained = sum(program.counts().values())
-        assert trained in range(100 * 41, 100 * 46 + 1, 100)
-        program.coordinator.close()
+    wait_until(lambda: program.coordinator.live_trainers() == {0, 1}, "the trainer to return")
+    program.schedule(20, pause_s=0.1)
+    program.coordinator.join(DEADLINE_S)
+    # The steps of the frozen trainer ran again, after the eviction.
+    trained = sum(program.counts().values())
+    assert trained in range(100 * 41, 100 * 46 + 1, 100)
+    program.coordinator.close()
 
 
 def restarted(program: Program, restores: int) -> None:
@@ -144,9 +136,9 @@ def restarted(program: Program, restores: int) -> None:
 
 
 def test_server_lost_after_an_eviction_takes_the_keys_of_the_checkpoint_back(
-    supervised: ps.LocalCluster, tmp_path: pathlib.Path
+    cluster: ps.LocalCluster, tmp_path: pathlib.Path
 ) -> None:
-    program = Program(supervised)
+    program = Program(cluster)
     objects = {"lookup": program.lookup, "table": program.table}
     manager = ps.CheckpointManager(
         ps.Checkpoint(**objects), tmp_path, 3, incremental=True, asynchronous=False
@@ -159,7 +151,7 @@ def test_server_lost_after_an_eviction_takes_the_keys_of_the_checkpoint_back(
     assert program.evict(100) == len(before) - 100
     program.schedule(10)
     program.coordinator.join(DEADLINE_S)
-    supervised.kill("ps", 1)
+    cluster.kill("ps", 1)
     restarted(program, 1)
     again = program.counts()
     assert {key: program.keys()[key] for key in rows} == rows
@@ -170,7 +162,7 @@ def test_server_lost_after_an_eviction_takes_the_keys_of_the_checkpoint_back(
     program.schedule(10)
     program.coordinator.join(DEADLINE_S)
     program.evict(0)
-    supervised.kill("ps", 0)
+    cluster.kill("ps", 0)
     restarted(program, 2)
     assert {key: program.keys()[key] for key in rows} == rows
     assert sum(program.counts().values()) == sum(left.values()) + 10 * 100
@@ -196,11 +188,11 @@ def broken_at(
 @pytest.mark.parametrize("kind", ["idle_keys", "reset_rows", "remove_keys"])
 def test_eviction_that_a_lost_server_undoes_is_done_again_after_the_restore(
     kind: str,
-    supervised: ps.LocalCluster,
+    cluster: ps.LocalCluster,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: pathlib.Path,
 ) -> None:
-    program = Program(supervised)
+    program = Program(cluster)
     manager = ps.CheckpointManager(
         ps.Checkpoint(lookup=program.lookup, table=program.table), tmp_path, 3
     )
@@ -210,7 +202,7 @@ def test_eviction_that_a_lost_server_undoes_is_done_again_after_the_restore(
     manager.save()
     manager.wait()
     before = program.counts()
-    broken_at(program.strategy.parameters, monkeypatch, kind, lambda: supervised.kill("ps", 1))
+    broken_at(program.strategy.parameters, monkeypatch, kind, lambda: cluster.kill("ps", 1))
     assert program.evict(50) == len(before) - 50
     assert program.coordinator.stats()["restores"] == 1
     left = program.counts()
@@ -247,16 +239,16 @@ def test_eviction_that_a_new_session_overtakes_is_done_again_in_it(
 
 
 def test_fit_goes_on_after_a_server_was_lost_during_an_eviction(
-    supervised: ps.LocalCluster, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+    cluster: ps.LocalCluster, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
 ) -> None:
-    strategy = ps.ParameterServerStrategy(supervised.resolver)
+    strategy = ps.ParameterServerStrategy(cluster.resolver)
     user = np.arange(20_000) // 10
     columns = {"user": user, "label": user % 2}
     categories = {"user": ps.Category(2_500, online=True)}
     with strategy.scope():
         model = ps.models.WideDeep(ps.FeatureSchema(categorical=categories), dim=8, hidden=(8,))
         model.compile(ps.optimizers.Adagrad(0.1))
-    broken_at(strategy.parameters, monkeypatch, "reset_rows", lambda: supervised.kill("ps", 1))
+    broken_at(strategy.parameters, monkeypatch, "reset_rows", lambda: cluster.kill("ps", 1))
     evict = ps.callbacks.Evict(300, every_steps=8)
     checkpoint = ps.callbacks.Checkpoint(tmp_path, every_steps=8, asynchronous=False)
     history = model.fit(

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import pathlib
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
-import trustme
 
 import pstrain as ps
 from pstrain.__main__ import main
 from pstrain.config import ParameterConfig
 from pstrain.errors import InvalidArgumentError, UnauthenticatedError
+from tests.certificates import new_certificate
 
 DEADLINE_S = 60.0
 SHORT = ParameterConfig(start_timeout_s=1.0, share_memory=False)
@@ -25,14 +26,8 @@ WAITING = ParameterConfig(start_timeout_s=600.0, share_memory=False)
 @pytest.fixture(scope="module")
 def pem(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Writes certificates; returns the arguments of servers that name them."""
-    folder = tmp_path_factory.mktemp("tls")
-    authority = trustme.CA()
-    certificate = authority.issue_cert("127.0.0.1", "localhost")
-    paths = {f"tls_{name}_path": str(folder / f"{name}.pem") for name in ("cert", "key", "ca")}
-    certificate.cert_chain_pems[0].write_to_path(paths["tls_cert_path"])
-    certificate.private_key_pem.write_to_path(paths["tls_key_path"])
-    authority.cert_pem.write_to_path(paths["tls_ca_path"])
-    return paths
+    tls = new_certificate(tmp_path_factory.mktemp("tls"))
+    return {f"tls_{name}": path for name, path in dataclasses.asdict(tls).items()}
 
 
 @pytest.fixture(scope="module")
@@ -70,8 +65,8 @@ def test_coordinator_trainer_and_server_speak_tls(
 def test_untrusted_certificate_is_refused_without_retries(
     resolver: ps.SimpleClusterResolver, tmp_path: pathlib.Path
 ) -> None:
-    trustme.CA().cert_pem.write_to_path(str(tmp_path / "other.pem"))
-    for path, reason in ((str(tmp_path / "other.pem"), "name the CA"), (None, "PSTRAIN_TLS_CA")):
+    other = new_certificate(tmp_path)
+    for path, reason in ((other.ca_path, "name the CA"), (None, "PSTRAIN_TLS_CA")):
         with pytest.raises(UnauthenticatedError, match=reason):
             ps.ParameterServerStrategy(resolver, config=WAITING, tls_ca_path=path)
 

@@ -1,4 +1,4 @@
-"""Fixtures for tests of exchanges: a server and a client, over Flight and over sockets."""
+"""Fixtures for tests of exchanges: a server and a client, over each transport."""
 
 from __future__ import annotations
 

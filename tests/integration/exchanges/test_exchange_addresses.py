@@ -16,10 +16,20 @@ from dataservice.errors import (
 )
 from dataservice.runtime.socket_client import SocketClient
 from dataservice.runtime.socket_server import SocketServer
-from tests.integration.exchange_ends import ACTIONS, EXCHANGES, TIMEOUT_S, TOKEN, Ends, takes
+from tests.integration.exchange_ends import (
+    ACTIONS,
+    EXCHANGES,
+    TIMEOUT_S,
+    TOKEN,
+    Ends,
+    over_network,
+    takes,
+)
 from tests.ports import free_port
+from tests.waiting import wait_until
 
 
+@over_network
 def test_address_without_listener_is_unavailable(ends: Ends, server: Any) -> None:
     address = server.address
     server.stop()
@@ -30,13 +40,14 @@ def test_address_without_listener_is_unavailable(ends: Ends, server: Any) -> Non
             client.action("reverse", timeout_s=TIMEOUT_S)
 
 
+@over_network
 def test_client_reconnects_to_restarted_server(ends: Ends, server: Any) -> None:
     with ends.connect(server.address) as client:
         client.exchange({"exchange": "echo"}).close()
         server.stop()
         with pytest.raises(UnavailableError):
             client.exchange({"exchange": "echo"})
-        again = ends.serve(server.port)
+        again = ends.serve(at=server)
         try:
             give_up_s = time.monotonic() + TIMEOUT_S
             while True:
@@ -51,38 +62,33 @@ def test_client_reconnects_to_restarted_server(ends: Ends, server: Any) -> None:
 
 
 @pytest.mark.long
-def test_server_back_after_long_absence_is_reached_within_seconds(ends: Ends) -> None:
-    port = free_port()
-    with ends.connect(f"127.0.0.1:{port}") as client:
-        wait_for_return(ends, port, client)
+@over_network
+def test_server_back_after_long_absence_is_reached_within_seconds(ends: Ends, server: Any) -> None:
+    server.stop()
+    with ends.connect(server.address) as client:
 
+        def answers() -> bool:
+            try:
+                return client.action("ping", b"x", timeout_s=1.0) == b"x"
+            except (UnavailableError, DeadlineExceededError):
+                return False
 
-def wait_for_return(ends: Ends, port: int, client: Any) -> None:
-
-    def answers() -> bool:
-        try:
-            return client.action("ping", b"x", timeout_s=1.0) == b"x"
-        except (UnavailableError, DeadlineExceededError):
-            return False
-
-    give_up_s = time.monotonic() + 12.0
-    while time.monotonic() < give_up_s:
-        assert not answers()
-        time.sleep(0.05)
-    server = ends.serve(port)
-    try:
-        # gRPC's own pauses between attempts would have grown to six seconds by now.
-        give_up_s = time.monotonic() + 5.0
-        while not answers():
-            assert time.monotonic() < give_up_s
+        give_up_s = time.monotonic() + 12.0
+        while time.monotonic() < give_up_s:
+            assert not answers()
             time.sleep(0.05)
-    finally:
-        server.stop()
+        again = ends.serve(at=server)
+        try:
+            # gRPC's own pauses between attempts would have grown to six seconds by now.
+            wait_until(answers, "the server to be reached", 5.0)
+        finally:
+            again.stop()
 
 
+@over_network
 def test_port_in_use_is_refused_and_named(ends: Ends, server: Any) -> None:
     with pytest.raises(AddressInUseError, match=rf"port {server.port} .*--port"):
-        ends.serve(server.port)
+        ends.serve(at=server)
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "no-such-host.invalid"])
@@ -109,6 +115,7 @@ def test_malformed_host_name_is_unavailable() -> None:
         SocketClient("a..b:80", token=TOKEN).action("ping", timeout_s=TIMEOUT_S)
 
 
+@over_network
 def test_unavailable_error_has_another_error_as_cause(server: Any, ends: Ends) -> None:
     server.stop()
     with ends.connect(server.address) as client, pytest.raises(UnavailableError) as caught:

@@ -9,41 +9,58 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-import trustme
 
 from dataservice.errors import DataLossError, UnauthenticatedError
 from dataservice.runtime.auth import TlsConfig
 from dataservice.runtime.message import Kind
 from dataservice.runtime.socket_client import SocketClient
 from dataservice.runtime.socket_messages import head_of
+from tests.certificates import new_certificate
 from tests.exchanges import answer_to
-from tests.integration.exchange_ends import ENDS, TIMEOUT_S, TOKEN, Ends, takes
+from tests.integration.exchange_ends import (
+    SOCKETS,
+    TIMEOUT_S,
+    TOKEN,
+    Ends,
+    NetworkEnds,
+    over_network,
+    takes,
+)
 
 
 @pytest.mark.parametrize("token", ["wrong", TOKEN + "x"])
 def test_wrong_token_is_refused(ends: Ends, server: Any, token: str) -> None:
-    with ends.connect(server.address, token=token) as intruder:
-        with pytest.raises(UnauthenticatedError, match="wrong; give both ends the same"):
-            intruder.exchange({"exchange": "echo"})
-        with pytest.raises(UnauthenticatedError, match="wrong; give both ends the same"):
-            intruder.action("reverse", b"abc", timeout_s=TIMEOUT_S)
-
-
-def test_tls_server_refuses_plain_clients_and_those_without_its_ca(
-    ends: Ends, tmp_path: pathlib.Path
-) -> None:
-    authority = trustme.CA()
-    certificate = authority.issue_cert("127.0.0.1", "localhost")
-    paths = {name: str(tmp_path / name) for name in ("cert", "key", "ca", "other")}
-    certificate.cert_chain_pems[0].write_to_path(paths["cert"])
-    certificate.private_key_pem.write_to_path(paths["key"])
-    authority.cert_pem.write_to_path(paths["ca"])
-    trustme.CA().cert_pem.write_to_path(paths["other"])
-    server = ends.serve(tls=TlsConfig(cert_path=paths["cert"], key_path=paths["key"]))
     with (
-        ends.connect(server.address, tls=TlsConfig(ca_path=paths["ca"])) as client,
+        ends.connect(server.address, token=token) as intruder,
+        pytest.raises(UnauthenticatedError, match="wrong; give both ends the same"),
+    ):
+        intruder.exchange({"exchange": "echo"})
+
+
+@over_network
+def test_action_with_wrong_token_is_refused(ends: Ends, server: Any) -> None:
+    with (
+        ends.connect(server.address, token="wrong") as intruder,
+        pytest.raises(UnauthenticatedError, match="wrong; give both ends the same"),
+    ):
+        intruder.action("reverse", b"abc", timeout_s=TIMEOUT_S)
+
+
+@pytest.fixture(scope="module")
+def tls(tmp_path_factory: pytest.TempPathFactory) -> TlsConfig:
+    return new_certificate(tmp_path_factory.mktemp("tls"))
+
+
+@over_network
+def test_tls_server_refuses_plain_clients_and_those_without_its_ca(
+    ends: NetworkEnds, tls: TlsConfig, tmp_path: pathlib.Path
+) -> None:
+    other = new_certificate(tmp_path / "other")
+    server = ends.serve(tls=tls)
+    with (
+        ends.connect(server.address, tls=TlsConfig(ca_path=tls.ca_path)) as client,
         ends.connect(server.address) as plain,
-        ends.connect(server.address, tls=TlsConfig(ca_path=paths["other"])) as doubtful,
+        ends.connect(server.address, tls=TlsConfig(ca_path=other.ca_path)) as doubtful,
     ):
         large = bytes(10 << 20)
         with client.exchange({"exchange": "echo"}) as exchange:
@@ -53,24 +70,19 @@ def test_tls_server_refuses_plain_clients_and_those_without_its_ca(
         assert client.action("reverse", b"abc", timeout_s=TIMEOUT_S) == b"cba"
         with pytest.raises(UnauthenticatedError, match="PSTRAIN_TLS_CA"):
             plain.exchange({"exchange": "echo"}, timeout_s=TIMEOUT_S)
-        with pytest.raises(UnauthenticatedError, match="other: name the CA"):
+        with pytest.raises(UnauthenticatedError, match=r"other/ca\.pem: name the CA"):
             doubtful.exchange({"exchange": "echo"}, timeout_s=TIMEOUT_S)
     with takes():
         server.stop()
 
 
+@over_network
 def test_one_thread_sends_while_another_receives_over_tls(
-    ends: Ends, tmp_path: pathlib.Path
+    ends: NetworkEnds, tls: TlsConfig
 ) -> None:
-    authority = trustme.CA()
-    certificate = authority.issue_cert("127.0.0.1")
-    paths = {name: str(tmp_path / name) for name in ("cert", "key", "ca")}
-    certificate.cert_chain_pems[0].write_to_path(paths["cert"])
-    certificate.private_key_pem.write_to_path(paths["key"])
-    authority.cert_pem.write_to_path(paths["ca"])
-    server = ends.serve(tls=TlsConfig(cert_path=paths["cert"], key_path=paths["key"]))
+    server = ends.serve(tls=tls)
     with (
-        ends.connect(server.address, tls=TlsConfig(ca_path=paths["ca"])) as client,
+        ends.connect(server.address, tls=TlsConfig(ca_path=tls.ca_path)) as client,
         client.exchange({"exchange": "echo"}) as exchange,
         ThreadPoolExecutor(1) as pool,
     ):
@@ -82,13 +94,12 @@ def test_one_thread_sends_while_another_receives_over_tls(
     server.stop()
 
 
+@over_network
 def test_tls_client_of_plain_server_is_told_to_start_it_with_tls(
-    ends: Ends, tmp_path: pathlib.Path, server: Any
+    ends: NetworkEnds, tls: TlsConfig, server: Any
 ) -> None:
-    ca_path = str(tmp_path / "ca")
-    trustme.CA().cert_pem.write_to_path(ca_path)
     with (
-        ends.connect(server.address, tls=TlsConfig(ca_path=ca_path)) as client,
+        ends.connect(server.address, tls=TlsConfig(ca_path=tls.ca_path)) as client,
         pytest.raises(UnauthenticatedError, match="start it with --tls-cert"),
     ):
         client.exchange({"exchange": "echo"}, timeout_s=TIMEOUT_S)
@@ -96,7 +107,7 @@ def test_tls_client_of_plain_server_is_told_to_start_it_with_tls(
 
 def test_malformed_messages_are_refused_and_server_lives_on() -> None:
     """Bytes that are no message, headers that announce gigabytes, and a silent connection."""
-    server = ENDS["sockets"].serve()
+    server = SOCKETS.serve()
     place = ("127.0.0.1", server.port)
     try:
         for said in (
@@ -110,7 +121,7 @@ def test_malformed_messages_are_refused_and_server_lives_on() -> None:
                 reply = stranger.recv(1 << 16)  # one message, sent at once
                 assert b"DATA_LOSS" in reply or b"did not begin" in reply
         socket.create_connection(place, TIMEOUT_S).close()
-        with ENDS["sockets"].connect(server.address) as client:
+        with SOCKETS.connect(server.address) as client:
             assert client.action("reverse", b"abc", timeout_s=TIMEOUT_S) == b"cba"
     finally:
         server.stop()

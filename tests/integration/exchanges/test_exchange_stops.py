@@ -16,19 +16,21 @@ from tests.exchanges import answer_to
 from tests.integration import exchange_ends
 from tests.integration.exchange_ends import (
     AT_MOST_S,
+    MIB,
     RELEASE_STUBBORN,
     TIMEOUT_S,
-    TOKEN,
     Ends,
     echo,
     freeze,
+    over_connections,
     takes,
 )
 
 
-def test_stop_ends_open_exchanges_and_frees_the_port(ends: Ends, server: Any) -> None:
+def test_stop_ends_open_exchanges_and_frees_the_address(ends: Ends, server: Any) -> None:
     with ends.connect(server.address) as client:
         exchanges = [client.exchange({"exchange": "echo"}) for _ in range(5)]
+        sending = client.exchange({"exchange": "count", "n": 1_000, "size": MIB})
         failures: list[BaseException] = []
 
         def wait_for_message(index: int) -> None:
@@ -47,12 +49,15 @@ def test_stop_ends_open_exchanges_and_frees_the_port(ends: Ends, server: Any) ->
         assert [type(error) for error in failures] == [UnavailableError] * 4
         with pytest.raises(UnavailableError):
             answer_to(exchanges[4], b"x", timeout_s=TIMEOUT_S)
-        for exchange in exchanges:
+        with pytest.raises(UnavailableError):
+            list(iter(lambda: sending.recv(TIMEOUT_S), None))
+        for exchange in (*exchanges, sending):
             exchange.close()
-    ends.serve(server.port).stop()
+    ends.serve(at=server).stop()
     server.stop()
 
 
+@over_connections
 def test_stop_is_not_held_up_by_frozen_client(ends: Ends, server: Any) -> None:
     process = subprocess.Popen(
         [sys.executable, exchange_ends.__file__, "hold", ends.name, server.address],
@@ -65,13 +70,14 @@ def test_stop_is_not_held_up_by_frozen_client(ends: Ends, server: Any) -> None:
         freeze(process)
         with takes():
             server.stop()
-        ends.serve(server.port).stop()
+        ends.serve(at=server).stop()
     finally:
         process.kill()
         process.wait(TIMEOUT_S)
         process.stdout.close()  # type: ignore[union-attr]
 
 
+@over_connections
 def test_stop_lets_busy_handler_finish_within_grace(ends: Ends) -> None:
     entered = threading.Event()
 
@@ -80,7 +86,7 @@ def test_stop_lets_busy_handler_finish_within_grace(ends: Ends) -> None:
         time.sleep(0.2)
         channel.send(b"done")
 
-    server = ends.server("127.0.0.1", 0, token=TOKEN, exchanges={"slow": slow}).start()
+    server = ends.serve({"slow": slow})
     with ends.connect(server.address) as client:
         exchange = client.exchange({"exchange": "slow"})
         assert entered.wait(TIMEOUT_S)
@@ -112,6 +118,7 @@ def test_stop_gives_up_on_handler_that_ignores_it(
         exchange.close()
 
 
+@over_connections
 def test_abort_ends_exchange_of_one_client_only(ends: Ends) -> None:
     channels: list[AnyChannel] = []
 
@@ -119,7 +126,7 @@ def test_abort_ends_exchange_of_one_client_only(ends: Ends) -> None:
         channels.append(channel)
         echo({}, channel)
 
-    other = ends.server("127.0.0.1", 0, token=TOKEN, exchanges={"register": register}).start()
+    other = ends.serve({"register": register})
     with ends.connect(other.address) as first, ends.connect(other.address) as second:
         cut = first.exchange({"exchange": "register"})
         answer_to(cut, b"x", timeout_s=TIMEOUT_S)

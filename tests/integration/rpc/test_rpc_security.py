@@ -13,7 +13,6 @@ from typing import Any
 
 import grpc
 import pytest
-import trustme
 
 from dataservice.errors import (
     FailedPreconditionError,
@@ -24,6 +23,7 @@ from dataservice.errors import (
 from dataservice.runtime.auth import TlsConfig
 from dataservice.runtime.rpc import RpcServer
 from dataservice.runtime.tls_probe import _speaks_tls
+from tests.certificates import new_certificate
 from tests.integration.echo_service import (
     DEADLINE_S,
     TOKEN,
@@ -66,14 +66,7 @@ def test_call_without_token_learns_nothing_of_the_service(
 
 @pytest.fixture(scope="module")
 def tls(tmp_path_factory: pytest.TempPathFactory) -> TlsConfig:
-    folder = tmp_path_factory.mktemp("tls")
-    authority = trustme.CA()
-    certificate = authority.issue_cert("127.0.0.1", "localhost")
-    paths = [str(folder / name) for name in ("cert.pem", "key.pem", "ca.pem")]
-    certificate.cert_chain_pems[0].write_to_path(paths[0])
-    certificate.private_key_pem.write_to_path(paths[1])
-    authority.cert_pem.write_to_path(paths[2])
-    return TlsConfig(cert_path=paths[0], key_path=paths[1], ca_path=paths[2])
+    return new_certificate(tmp_path_factory.mktemp("tls"))
 
 
 def test_tls_server_refuses_wrong_token_and_clients_without_its_ca(
@@ -99,19 +92,11 @@ def test_tls_server_refuses_wrong_token_and_clients_without_its_ca(
 def test_untrusted_certificate_fails_without_retries(
     box: EchoBox, tls: TlsConfig, tmp_path: pathlib.Path
 ) -> None:
-    other = tmp_path / "other.pem"
-    trustme.CA().cert_pem.write_to_path(str(other))
-    stranger = trustme.CA()
-    certificate = stranger.issue_cert("elsewhere.example")
-    paths = {name: str(tmp_path / name) for name in ("cert", "key", "ca")}
-    certificate.cert_chain_pems[0].write_to_path(paths["cert"])
-    certificate.private_key_pem.write_to_path(paths["key"])
-    stranger.cert_pem.write_to_path(paths["ca"])
-    elsewhere = TlsConfig(cert_path=paths["cert"], key_path=paths["key"], ca_path=paths["ca"])
+    elsewhere = new_certificate(tmp_path / "elsewhere", "elsewhere.example")
     waits: list[float] = []
     for shown, ca_path, reason in (
-        (tls, str(other), r"other\.pem: name the CA"),
-        (elsewhere, paths["ca"], "(?i)mismatch.*issued for"),
+        (tls, elsewhere.ca_path, r"elsewhere/ca\.pem: name the CA"),
+        (elsewhere, elsewhere.ca_path, "(?i)mismatch.*issued for"),
     ):
         with (
             serve(box, tls=shown) as server,

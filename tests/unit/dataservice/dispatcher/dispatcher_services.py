@@ -46,6 +46,11 @@ class ListJournal:
         self.writing = threading.Event()
         self.failure: Exception | None = None
 
+    def hold(self) -> None:
+        """Holds the next append back until `may_write` is set; `writing` tells that it waits."""
+        self.may_write.clear()
+        self.writing.clear()
+
     def append(self, frames: Sequence[bytes]) -> None:
         self.writing.set()
         assert self.may_write.wait(WAIT_S)
@@ -104,6 +109,23 @@ def open_reader(service: DispatcherService, name: str = "r1", **more: object) ->
     }
     answer, _, _ = service.openings.open(OpenIteration(**{**fields, **more}))
     return answer.iteration_id
+
+
+def read_service(
+    journal: ListJournal | None = None,
+    clock: ManualClock | None = None,
+    *,
+    windows: int = 4,
+    readers: Sequence[str] = ("r1",),
+    **more: object,
+) -> DispatcherService:
+    """Returns a service with a worker, w1, and readers of one dataset."""
+    service = service_of(journal, clock, **more)
+    register(service, windows)
+    add_worker(service)
+    for reader in readers:
+        open_reader(service, reader)
+    return service
 
 
 def lease_request(reader: str = "r1", worker: str = "w1", count: int = 1) -> LeaseWindows:

@@ -28,6 +28,7 @@ from tests.unit.dataservice.dispatcher.dispatcher_services import (
     eventually,
     lease_request,
     open_reader,
+    read_service,
     register,
     service_of,
     sync,
@@ -37,7 +38,7 @@ from tests.unit.manual_clock import ManualClock
 
 def test_reply_waits_until_its_events_are_durable() -> None:
     journal = ListJournal()
-    journal.may_write.clear()
+    journal.hold()
     service = service_of(journal)
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(register, service)
@@ -51,7 +52,7 @@ def test_reply_waits_until_its_events_are_durable() -> None:
 
 def test_read_waits_until_events_it_saw_are_durable() -> None:
     journal = ListJournal()
-    journal.may_write.clear()
+    journal.hold()
     service = service_of(journal)
     with ThreadPoolExecutor(2) as pool:
         pool.submit(register, service)
@@ -69,16 +70,12 @@ def send_heartbeat(service: DispatcherService) -> tuple[object, ...]:
 
 def test_request_without_news_does_not_wait_for_events_of_others() -> None:
     journal = ListJournal()
-    service = service_of(journal)
-    register(service)
-    add_worker(service)
-    open_reader(service)
+    service = read_service(journal)
     service.lease_windows(lease_request())
     sync(service, consumed=(RowMark(0, 0, 1, False),))
     idle = Sync(reader_id="r1", iteration_id="i1")
     version = service.sync(idle, ReaderReport())[1].version
-    journal.may_write.clear()
-    journal.writing.clear()
+    journal.hold()
     with ThreadPoolExecutor(3) as pool:
         pool.submit(register, service)
         assert journal.writing.wait(WAIT_S)
@@ -95,7 +92,7 @@ def test_request_without_news_does_not_wait_for_events_of_others() -> None:
 
 def test_wait_durable_returns_after_write_of_its_own_frame() -> None:
     journal = ListJournal()
-    journal.may_write.clear()
+    journal.hold()
     commits = GroupCommit(journal)
     commits.enqueue(b"1")
     with ThreadPoolExecutor(2) as pool:
@@ -177,7 +174,7 @@ def test_frames_enqueued_during_replacement_follow_the_image() -> None:
 
 def test_journal_replacement_precedes_waiting_writes() -> None:
     journal = ListJournal()
-    journal.may_write.clear()
+    journal.hold()
     commits = GroupCommit(journal)
     commits.enqueue(b"1")
     with ThreadPoolExecutor(3) as pool:
@@ -196,7 +193,7 @@ def test_journal_replacement_precedes_waiting_writes() -> None:
 
 def test_decisions_made_during_write_share_next_write() -> None:
     journal = ListJournal()
-    journal.may_write.clear()
+    journal.hold()
     service = service_of(journal)
     with ThreadPoolExecutor(6) as pool:
         first = pool.submit(register, service)
@@ -291,10 +288,7 @@ def test_journal_without_room_for_replacement_is_appended_to() -> None:
 
 def test_restarted_dispatcher_resumes_at_end_of_journal() -> None:
     journal = ListJournal()
-    before = service_of(journal)
-    register(before)
-    add_worker(before)
-    open_reader(before)
+    before = read_service(journal)
     before.lease_windows(lease_request(count=2))
     sync(before, consumed=(RowMark(0, 0, 1, True),))
     after = service_of(ListJournal(journal.frames))
@@ -304,10 +298,7 @@ def test_restarted_dispatcher_resumes_at_end_of_journal() -> None:
 
 def test_long_journal_is_compacted_to_current_state() -> None:
     journal = ListJournal()
-    service = service_of(journal)
-    register(service)
-    add_worker(service)
-    open_reader(service)
+    service = read_service(journal)
     service._store._shorten_at = 30
     service.lease_windows(lease_request())
     for row in range(60):
@@ -327,13 +318,9 @@ def test_decisions_proceed_while_journal_is_replaced() -> None:
             super().replace(frames)
 
     journal = SlowJournal()
-    service = service_of(journal)
-    register(service)
-    add_worker(service)
-    open_reader(service)
+    service = read_service(journal)
     service._store._shorten_at = 0
-    journal.may_write.clear()
-    journal.writing.clear()
+    journal.hold()
     with ThreadPoolExecutor(2) as pool:
         ticking = pool.submit(service.tick)
         assert journal.writing.wait(WAIT_S)
@@ -356,10 +343,7 @@ def test_dispatcher_without_journal_writes_nothing() -> None:
 
 def test_clients_count_as_just_seen_after_restart() -> None:
     journal = ListJournal()
-    before = service_of(journal)
-    register(before)
-    add_worker(before)
-    open_reader(before)
+    read_service(journal)
     clock = ManualClock(1_000_000.0)
     after = service_of(ListJournal(journal.frames), clock, worker_timeout_s=10.0)
     after.tick()

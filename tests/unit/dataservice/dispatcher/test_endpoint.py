@@ -15,6 +15,7 @@ from tests.unit.dataservice.dispatcher.dispatcher_services import (
     add_worker,
     lease_request,
     open_reader,
+    read_service,
     register,
     service_of,
 )
@@ -96,10 +97,7 @@ def test_status_and_listings_are_rendered_as_text() -> None:
     assert "0 workers" in status_text(endpoint.get_status(pb.GetStatusRequest()).json)
     assert jobs_text(endpoint.list_jobs(pb.ListJobsRequest()).json) == "no jobs"
     assert datasets_text(endpoint.list_datasets(pb.ListDatasetsRequest()).json) == "no datasets"
-    service = service_of()
-    register(service)
-    add_worker(service)
-    open_reader(service)
+    service = read_service()
     service.heartbeat("w1", (), WorkerReport(rows_sent=1_234, rate_rows_per_s=56.7))
     service.lease_windows(lease_request())
     request = Sync(reader_id="r1", iteration_id="i1", consumed=(RowMark(0, 0, 1, True),))

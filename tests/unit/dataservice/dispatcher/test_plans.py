@@ -63,11 +63,21 @@ def test_unshuffled_rounds_share_their_windows() -> None:
     assert still.windows_of(0) is still.windows_of(2)
 
 
-def test_division_ignores_file_versions_but_not_paths() -> None:
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"splits": (*SPLITS[:-1], Split(path="x.csv", size_bytes=10))},
+        {"splits": (*SPLITS[:-1], Split(path="part-039.csv", size_bytes=11))},
+        {"splits": SPLITS[:-1]},
+        {"rounds": 2},
+    ],
+    ids=["path", "size", "windows", "rounds"],
+)
+def test_division_ignores_only_file_versions(changed: dict[str, object]) -> None:
     touched = tuple(Split(path=s.path, size_bytes=10, version="new") for s in SPLITS)
-    other = (*touched[:-1], Split(path="x.csv", size_bytes=11))
-    assert with_division(plan()).division == with_division(plan(splits=touched)).division
-    assert with_division(plan()).division != with_division(plan(splits=other)).division
+    known = with_division(plan()).division
+    assert with_division(plan(splits=touched)).division == known
+    assert with_division(plan(**changed)).division != known
 
 
 @pytest.mark.parametrize("fields", [{"shuffle_seed": 3}, {"shuffle_seed": 3, "rounds": 40}, {}])

@@ -35,10 +35,9 @@ ROWS = 4
 DONE = 99
 
 
-def plan_of(windows: int, rounds: int | None = 1, version: str = "1") -> WindowPlan:
+def plan_of(windows: int, rounds: int | None = 1) -> WindowPlan:
     splits = tuple(
-        Split(path=f"f{i}", stop=ROWS, rows=ROWS, size_bytes=9, version=version)
-        for i in range(windows)
+        Split(path=f"f{i}", stop=ROWS, rows=ROWS, size_bytes=9, version="1") for i in range(windows)
     )
     return with_division(WindowPlan(splits=splits, target_rows=ROWS, rounds=rounds))
 
@@ -167,12 +166,6 @@ def test_windows_finished_by_reader_are_forgotten_with_their_round() -> None:
             table.consume(reader, [RowMark(index, 0, ROWS, True)])
     assert not table.readers["a"].finished
     assert table.base() == Consumed(Ranges([(0, 100)]))
-
-
-def test_division_ignores_file_versions_but_not_windows_or_rounds() -> None:
-    assert plan_of(3).division == plan_of(3, version="2").division
-    assert plan_of(3).division != plan_of(4).division
-    assert plan_of(3).division != plan_of(3, rounds=2).division
 
 
 # Loading

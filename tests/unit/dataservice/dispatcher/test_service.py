@@ -22,6 +22,7 @@ from tests.unit.dataservice.dispatcher.dispatcher_services import (
     eventually,
     lease_request,
     open_reader,
+    read_service,
     register,
     service_of,
     sync,
@@ -31,11 +32,8 @@ from tests.unit.manual_clock import ManualClock
 
 def test_only_silent_worker_is_lost_after_timeout() -> None:
     clock = ManualClock()
-    service = service_of(clock=clock, worker_timeout_s=10.0)
-    register(service)
-    add_worker(service, "w1")
+    service = read_service(clock=clock, worker_timeout_s=10.0)
     add_worker(service, "w2")
-    open_reader(service)
     service.lease_windows(lease_request())
     for _ in range(11):
         clock.advance(1.0)
@@ -49,11 +47,9 @@ def test_only_silent_worker_is_lost_after_timeout() -> None:
 
 def test_silent_reader_is_fenced_and_its_rows_go_to_others() -> None:
     clock = ManualClock()
-    service = service_of(clock=clock, client_timeout_s=10.0, worker_timeout_s=100.0)
-    register(service, windows=1)
-    add_worker(service)
-    open_reader(service, "r1")
-    open_reader(service, "r2")
+    service = read_service(
+        clock=clock, windows=1, readers=("r1", "r2"), client_timeout_s=10.0, worker_timeout_s=100.0
+    )
     service.lease_windows(lease_request("r1"))
     sync(service, "r1", consumed=(RowMark(0, 0, 3, False),))
     for _ in range(11):
@@ -121,11 +117,7 @@ def wait_for_windows(service: DispatcherService, pool: ThreadPoolExecutor, reade
 @pytest.fixture
 def contended() -> DispatcherService:
     """Returns a service with one window, leased for r1; r2 has nothing."""
-    service = service_of(clock=ManualClock())
-    register(service, windows=1)
-    add_worker(service)
-    open_reader(service, "r1")
-    open_reader(service, "r2")
+    service = read_service(windows=1, readers=("r1", "r2"))
     service.lease_windows(lease_request("r1"))
     return service
 
@@ -169,11 +161,7 @@ def test_lease_without_wait_or_count_returns_at_once(contended: DispatcherServic
 
 
 def test_lease_beyond_poll_limit_is_told_to_pause() -> None:
-    service = service_of(max_polls=1)
-    register(service, windows=1)
-    add_worker(service)
-    for reader in ("r1", "r2", "r3"):
-        open_reader(service, reader)
+    service = read_service(windows=1, readers=("r1", "r2", "r3"), max_polls=1)
     service.lease_windows(lease_request("r1"))
     with ThreadPoolExecutor(1) as pool:
         future = wait_for_windows(service, pool, "r2")

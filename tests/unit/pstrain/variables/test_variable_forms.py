@@ -408,13 +408,6 @@ def test_local_scope_inside_scheduled_function_allows_variables() -> None:
 # -- what assignments return
 
 
-def test_assignment_inside_scheduled_function_returns_none() -> None:
-    variable = ps.Variable(1.0)
-    with step_scope(StepToken("session", 0, 0)):
-        assert variable.assign_add(1.0) is None
-    assert float(variable) == 2.0
-
-
 def test_assignment_returns_the_variable(cut: None) -> None:  # noqa: ARG001
     for variable in (ps.Variable(1.0), ps.Variable(np.ones(4)), _pair_of_variables()[1]):
         assert variable.assign(3.0) is variable

@@ -18,7 +18,7 @@ from dataservice.runtime.local_connection import LocalConnection
 from dataservice.runtime.message import Kind
 from dataservice.runtime.segment_pool import HELD_BYTES
 from dataservice.runtime.shared_memory import OwnSegment, PeerSegment, is_supported
-from tests.integration.local_exchanges import AT_MOST_S, MIB, TIMEOUT_S
+from tests.integration.exchange_ends import AT_MOST_S, MIB, TIMEOUT_S
 
 pytestmark = pytest.mark.skipif(not is_supported(), reason="the platform cannot share memory")
 
