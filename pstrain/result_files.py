@@ -23,12 +23,17 @@ def naming(path: str) -> Iterator[None]:
 
 
 def append(path: str, text: str) -> None:
-    """Adds ``text`` to a file, or nothing of it if there is no room; makes a missing file."""
+    """Adds ``text`` to a file, or nothing of it if there is no room; makes a missing file.
+
+    A pipe or a terminal, such as /dev/stdout, takes it too.
+    """
     with naming(path), open(path, "ab", buffering=0) as file:
-        before, rest = file.seek(0, os.SEEK_END), memoryview(text.encode())
+        before = file.seek(0, os.SEEK_END) if file.seekable() else None
+        rest = memoryview(text.encode())
         try:
             while rest:
                 rest = rest[file.write(rest) :]
         except OSError:
-            file.truncate(before)
+            if before is not None:
+                file.truncate(before)
             raise

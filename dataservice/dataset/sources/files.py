@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from dataservice.dataset.sources.globs import expanded
 from dataservice.dataset.sources.paths import is_local, looked_in, named_errors, unreadable
-from dataservice.errors import FailedPreconditionError, MissingFileError, SourceError
+from dataservice.errors import FailedPreconditionError, MissingFileError, SchemaError, SourceError
 from dataservice.sharding import Split
 
 T = TypeVar("T")
@@ -202,7 +202,7 @@ def read_unchanged(
     opened = check_unchanged(split, options)
     try:
         yield from rows
-    except SourceError:
+    except (SourceError, SchemaError):
         _check_not_written(split, opened)
         raise
     _check_not_written(split, opened)
@@ -213,8 +213,8 @@ def _check_not_written(split: Split, opened: os.stat_result | None) -> None:
     if opened is None:
         return
     try:
-        now = os.stat(split.path)
-    except FileNotFoundError:
+        now = _local_status(split.path)
+    except MissingFileError:
         return
     if (now.st_dev, now.st_ino) == (opened.st_dev, opened.st_ino):
         _check_version(split, _as_found(split.path, now))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import pathlib
 import resource
 from collections.abc import Iterator
@@ -37,6 +38,18 @@ def test_line_that_finds_no_room_leaves_the_file_as_it_was(tmp_path: pathlib.Pat
     assert path.read_text() == "one\n"
     append(str(path), "second\n")
     assert path.read_text() == "one\nsecond\n"
+
+
+def test_lines_go_to_a_pipe_too_and_its_error_is_the_one_that_is_raised() -> None:
+    receiver, sender = os.pipe()
+    path = f"/dev/fd/{sender}"
+    append(path, "one\n")
+    assert os.read(receiver, 100) == b"one\n"
+    with open(path, "ab") as other:
+        os.close(receiver)
+        with pytest.raises(BrokenPipeError):
+            append(f"/dev/fd/{other.fileno()}", "two\n")
+    os.close(sender)
 
 
 def test_csv_logger_writes_whole_lines_and_names_its_file(tmp_path: pathlib.Path) -> None:

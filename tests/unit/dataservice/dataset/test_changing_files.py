@@ -14,7 +14,7 @@ import pytest
 
 from dataservice.dataset.dataset import Dataset
 from dataservice.dataset.sources.files import read_unchanged
-from dataservice.errors import SourceError
+from dataservice.errors import DataServiceError, SchemaError, SourceError
 from dataservice.sharding import Split
 from tests.unit.dataservice.dataset.test_tfrecord_source import write as write_records
 
@@ -81,20 +81,37 @@ def test_open_file_is_read_to_its_end_although_its_name_is_gone(
         assert read + sum(batch.num_rows for batch in iterator) == ROWS
 
 
+def _split(path: pathlib.Path) -> Split:
+    path.write_bytes(b"12345")
+    return Split(path=str(path), size_bytes=5, version=str(path.stat().st_mtime_ns))
+
+
+@pytest.mark.parametrize("error", [SourceError, SchemaError])
 def test_error_of_a_file_that_was_cut_off_meanwhile_says_that_it_has_changed(
-    tmp_path: pathlib.Path,
+    tmp_path: pathlib.Path, error: type[DataServiceError]
 ) -> None:
     path = tmp_path / "a"
-    path.write_bytes(b"12345")
-    split = Split(path=str(path), size_bytes=5, version=str(path.stat().st_mtime_ns))
+    split = _split(path)
 
     def rows(is_cut: bool) -> Iterator[int]:
         yield 1
         if is_cut:
             path.write_bytes(b"123")
-        raise SourceError("it is damaged")
+        raise error("it is damaged")
 
-    with pytest.raises(SourceError, match="it is damaged"):
+    with pytest.raises(error, match="it is damaged"):
         list(read_unchanged(split, None, rows(is_cut=False)))
     with pytest.raises(SourceError, match=f"{CHANGED}: it had 5 bytes.* and now has 3"):
         list(read_unchanged(split, None, rows(is_cut=True)))
+
+
+def test_file_that_cannot_be_looked_at_any_more_is_a_source_error(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "a"
+
+    def rows() -> Iterator[int]:
+        yield 1
+        path.unlink()
+        path.symlink_to(path)  # an error other than that the file is gone
+
+    with pytest.raises(SourceError, match="cannot read"):
+        list(read_unchanged(_split(path), None, rows()))
