@@ -226,7 +226,7 @@ class ClusterExecutor:
             value, dealt = ended
             report = self._fetch(value)
             elements.note_bookmark(report)
-            elements.note_done(dealt)
+            elements.note_done(dealt, None if report["ended"] else report["steps"])
             promised += report["steps"] - dealt.length
             end.note(dealt, report)
             yield dealt, report

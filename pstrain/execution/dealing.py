@@ -92,10 +92,16 @@ class DealtPass:
         with self._lock:
             self._scheduled[dealt] = outcome
 
-    def note_done(self, dealt: Range) -> None:
-        """Notes that the report on a range has arrived."""
+    def note_done(self, dealt: Range, count: int | None = None) -> None:
+        """Notes that the report on a range, or on its first ``count`` elements, has arrived.
+
+        The others are dealt again. Until then they are in no position, so only functions of passes
+        that are not saved may leave elements.
+        """
         with self._lock:
             del self._scheduled[dealt]
+            if count is not None and count < dealt.length:
+                self._again.append(Range(dealt.start + count, dealt.length - count))
             # Cleaned up only now and then: finding useless bookmarks costs more than keeping some.
             if len(self._bookmarks) > 2 * (len(self._scheduled) + len(self._again) + 1):
                 self._bookmarks.keep_for(self._starts([*self._scheduled, *self._again]))

@@ -22,6 +22,7 @@ from dataservice.runtime.identity import new_id
 from pstrain import results
 from pstrain.callbacks.base import CallbackList, Logs
 from pstrain.errors import RolledBackError, UnimplementedError
+from pstrain.metrics.tally import of_each_row
 
 logger = logging.getLogger(__name__)
 
@@ -146,7 +147,7 @@ class Progress:
     ) -> None:
         self._runner = runner
         self._dataset = dataset
-        self._metrics = list(metrics)
+        self._metrics = of_each_row(metrics)
         self._hooks = hooks
         self._epochs = epochs
         self.epoch = initial_epoch

@@ -111,6 +111,28 @@ def test_evaluate_scores_unseen_parquet_and_csv_alike(
     assert scores[0] == scores[1]
 
 
+@pytest.mark.parametrize("column", ["site", "hour", "user_id"])
+def test_evaluate_ranks_rows_of_each_value_of_a_column(
+    files: pathlib.Path,
+    model: pathlib.Path,
+    tmp_path: pathlib.Path,
+    capsys: pytest.CaptureFixture[str],
+    column: str,
+) -> None:
+    output = tmp_path / "predictions.parquet"
+    data = [str(model), "--data", str(files / "new.csv")]
+    assert main(["predict", *data, "--output", str(output)]) == 0
+    rows = pq.read_table(output)
+    assert main(["evaluate", *data, "--group", column]) == 0
+    assert re.search(r"GAUC +0\.\d{4}\s+NDCG at 10 +0\.\d{4}", capsys.readouterr().out)
+    assert main(["evaluate", *data, "--group", column, "--json"]) == 0
+    found = closing_line(capsys)
+    for metric in (ps.metrics.GAUC(group=column), ps.metrics.NDCG(10, group=column)):
+        metric.update_state(rows["clicked"], rows["prediction"], groups=rows[column])
+        assert found[metric.name] == pytest.approx(metric.result(), abs=1e-5)
+    assert "no column 'memo'" in fails(capsys, ["evaluate", *data, "--group", "memo"])
+
+
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
 def test_predict_writes_predictions_next_to_the_rows(
     files: pathlib.Path, model: pathlib.Path, tmp_path: pathlib.Path, ending: str

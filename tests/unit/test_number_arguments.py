@@ -44,6 +44,7 @@ SIZES: dict[str, Callable[[Any], Any]] = {
     "'cross': rank": lambda n: ps.layers.Cross(3, n),
     "max_tokens": lambda n: ps.layers.StringLookup(max_tokens=n),
     "bins": lambda n: ps.metrics.AUC(bins=n),
+    "k": lambda n: ps.metrics.NDCG(n, group="user"),
     "num_shards": lambda n: ps.partitioners.FixedShardsPartitioner(n),
     "min_shard_bytes": lambda n: ps.partitioners.MinSizePartitioner(n),
     "max_shards": lambda n: ps.partitioners.MinSizePartitioner(max_shards=n),

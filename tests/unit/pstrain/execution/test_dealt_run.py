@@ -124,6 +124,17 @@ def test_passes_begin_with_given_first_epoch(data: Any) -> None:
     assert [iter(passes).epoch for _ in range(2)] == [3, 4]
 
 
+def test_elements_left_by_calls_that_end_early_are_dealt_again() -> None:
+    def two_at_most(elements: Any, count: int) -> dict[str, Any]:
+        report = step(itertools.islice(elements, 2), count)
+        return {**report, "ended": report["steps"] < min(count, 2)}
+
+    for steps in (None, 101):
+        coordinator: Any = Coordinator()
+        reports = list(ClusterExecutor(coordinator).run_once(two_at_most, DATA, steps, 7))
+        assert sorted(rows_of(reports)) == sorted(EXPECTED[: steps and steps * 4])
+
+
 def test_ordered_pass_reports_in_order_despite_late_range() -> None:
     coordinator: Any = Coordinator()
     executor = ClusterExecutor(coordinator)

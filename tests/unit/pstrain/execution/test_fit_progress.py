@@ -69,7 +69,7 @@ def report(steps: int) -> dict[str, Any]:
 
 
 class Count:
-    name = "count"
+    name, group = "count", None
 
     def initial_state(self) -> Any:
         return np.zeros(2, np.int64)
