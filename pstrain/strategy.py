@@ -272,6 +272,7 @@ class ParameterServerStrategy(Replica):
         """Calls server ``ps`` until it answers; UnavailableError if it has not by the deadline."""
         address = self.parameters.addresses[ps]
         try:
+            # Calls have a time-out of their own.
             return retry_until(
                 lambda _limit_s: call(),
                 waiting_for=f"parameter server {ps} at {address} (start the cluster's 'ps' tasks)",

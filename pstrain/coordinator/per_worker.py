@@ -180,10 +180,12 @@ class IteratorsInUse:
             self._used[iterator] = self._made
 
     def made_count(self) -> int:
+        """Returns how many iterators were made so far."""
         with self._lock:
             return self._made
 
     def rewind_since(self, made: int) -> None:
+        """Restarts the iterators that were made after the first ``made``."""
         with self._lock:
             later = [iterator for iterator, number in self._used.items() if number > made]
         for iterator in later:
