@@ -16,7 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pstrain.errors import DataError, InvalidArgumentError, InvalidTypeError
-from pstrain.features.batches import as_batch, is_data_frame
+from pstrain.features.batches import as_batch, as_table
 from pstrain.features.columns import vector
 from pstrain.features.schema import Features
 
@@ -76,10 +76,7 @@ def with_weights(data: Any, sample_weight: Any) -> tuple[Any, str | None]:
     """
     if sample_weight is None or isinstance(sample_weight, str):
         return data, sample_weight
-    if is_data_frame(data):
-        data = pa.Table.from_pandas(data, preserve_index=False)
-    if isinstance(data, pa.RecordBatch):
-        data = pa.Table.from_batches([data])
+    data = as_table(data)
     if not isinstance(data, pa.Table | dict):
         raise InvalidTypeError(
             f"sample_weight is the name of a column where the data is a {type(data).__name__}, got "
@@ -93,17 +90,14 @@ def with_weights(data: Any, sample_weight: Any) -> tuple[Any, str | None]:
             "values, or rename it"
         )
     weights = finite_weights("sample_weight", sample_weight)
-    _check_rows(len(weights), len(data[names[0]]) if names else 0)
+    rows = len(data[names[0]]) if names else 0
+    if len(weights) != rows:
+        raise InvalidArgumentError(
+            f"sample_weight has {len(weights)} weights for {rows} rows: give one for each row"
+        )
     if isinstance(data, dict):
         return {**data, COLUMN: weights}, COLUMN
     return data.append_column(COLUMN, pa.array(weights)), COLUMN
-
-
-def _check_rows(weights: int, rows: int) -> None:
-    if weights != rows:
-        raise InvalidArgumentError(
-            f"sample_weight has {weights} weights for {rows} rows: give one for each row"
-        )
 
 
 def finite_weights(what: str, values: Any) -> Weights:
