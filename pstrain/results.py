@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from pstrain import sparse_arrays
 from pstrain.errors import InvalidArgumentError
@@ -86,32 +87,25 @@ def _pack(value: Any, buffers: list[bytes]) -> Any:
     if isinstance(value, dict):
         pairs = [[_pack(k, buffers), _pack(v, buffers)] for k, v in value.items()]
         return ["dict", *pairs]
-    buffers.append(b"")
-    index = len(buffers) - 1
+    kind, data, *rest = _leaf(value)
+    buffers.append(data)
+    return [kind, len(buffers) - 1, *rest]
+
+
+def _leaf(value: Any) -> tuple[Any, ...]:
+    """Returns the kind of a value that is no structure, its bytes, and how to read them."""
     if isinstance(value, bytes):
-        buffers[index] = value
-        return ["bytes", index]
+        return "bytes", value
     if isinstance(value, np.ndarray | np.generic):
-        _check_array(value)
-        array = np.asarray(value)
-        # Large results are mostly the counts of metrics, in which most values are 0.
-        sparse = sparse_arrays.packed(array)
-        if sparse is not None:
-            buffers[index] = sparse.data
-            types = [sparse.gap_type, sparse.value_type]
-            return ["sparse", index, array.dtype.str, list(array.shape), *types]
-        buffers[index] = _compressed(array.tobytes())
-        kind = "scalar" if isinstance(value, np.generic) else "array"
-        return [kind, index, array.dtype.str, list(array.shape)]
+        return _array_leaf(value)
     if isinstance(value, pa.RecordBatch | pa.Table):
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, value.schema) as writer:
             writer.write(value)
-        buffers[index] = sink.getvalue().to_pybytes()
-        return ["batch" if isinstance(value, pa.RecordBatch) else "table", index]
+        kind = "batch" if isinstance(value, pa.RecordBatch) else "table"
+        return kind, sink.getvalue().to_pybytes()
     if hasattr(value, "__array__") and not hasattr(value, "columns"):
-        buffers.pop()
-        return _pack(np.asarray(value), buffers)
+        return _array_leaf(np.asarray(value))
     if hasattr(value, "__array__"):
         raise InvalidArgumentError(
             f"a closure can't return a {type(value).__name__}, whose names of columns an array "
@@ -121,6 +115,18 @@ def _pack(value: Any, buffers: list[bytes]) -> Any:
         f"a closure can't return a {type(value).__name__}: return numbers, strings, NumPy "
         "arrays, Arrow batches, or lists, tuples and dicts of them"
     )
+
+
+def _array_leaf(value: NDArray[Any] | np.generic) -> tuple[Any, ...]:
+    _check_array(value)
+    array = np.asarray(value)
+    form = array.dtype.str, list(array.shape)
+    # Large results are mostly the counts of metrics, in which most values are 0.
+    sparse = sparse_arrays.packed(array)
+    if sparse is not None:
+        return "sparse", sparse.data, *form, sparse.gap_type, sparse.value_type
+    kind = "scalar" if isinstance(value, np.generic) else "array"
+    return kind, _compressed(array.tobytes()), *form
 
 
 def _check_array(value: Any) -> None:
