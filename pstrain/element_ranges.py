@@ -196,16 +196,6 @@ class _Pace:
 
 
 class RangeSource:
-    """A dataset function; each epoch of its dataset is a :class:`RangeReader`."""
-
-    def __init__(self, dataset: Any) -> None:
-        self._dataset = dataset
-
-    def __call__(self) -> Ranges:
-        return Ranges(self._dataset)
-
-
-class Ranges:
     """A dataset whose iterator of each epoch is a :class:`RangeReader`."""
 
     def __init__(self, dataset: Any) -> None:
