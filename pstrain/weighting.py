@@ -16,7 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pstrain.errors import DataError, InvalidArgumentError, InvalidTypeError
-from pstrain.features.batches import is_data_frame
+from pstrain.features.batches import as_table
 from pstrain.features.columns import vector
 from pstrain.features.side_columns import side_column
 
@@ -65,10 +65,7 @@ def with_weights(data: Any, sample_weight: Any) -> tuple[Any, str | None]:
     """
     if sample_weight is None or isinstance(sample_weight, str):
         return data, sample_weight
-    if is_data_frame(data):
-        data = pa.Table.from_pandas(data, preserve_index=False)
-    if isinstance(data, pa.RecordBatch):
-        data = pa.Table.from_batches([data])
+    data = as_table(data)
     if not isinstance(data, pa.Table | dict):
         raise InvalidTypeError(
             f"sample_weight is the name of a column where the data is a {type(data).__name__}, got "

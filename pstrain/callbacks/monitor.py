@@ -40,9 +40,7 @@ class Monitor:
         if baseline is not None:
             check_number("baseline", baseline)
         self._min_delta = abs(min_delta)
-        self._baseline = baseline
-        self.best: float | None = None
-        self.reset()
+        self.best = self._baseline = baseline
 
     def reset(self) -> None:
         """Resets the best value to the baseline."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from pstrain.commands.options import TYPES_REMEDY, add_types, local_path, positive
+from pstrain.commands.options import TYPES_REMEDY, add_data, add_number, add_types, local_path
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -17,20 +17,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument(
         "folder", type=local_path, metavar="DIR", help="folder that pstrain train --out wrote"
     )
-    parser.add_argument(
-        "--data",
-        required=True,
-        metavar="GLOB",
-        help="files with the label column: a path, a folder, or a glob in quotes",
-    )
+    add_data(parser, "files with the label column")
     add_types(parser)
-    parser.add_argument(
-        "--batch-size",
-        type=positive,
-        default=4096,
-        metavar="N",
-        help="rows in each batch (default: 4096)",
-    )
+    add_number(parser, "--batch-size", 4096, "rows in each batch")
     parser.add_argument(
         "--group",
         metavar="COL",

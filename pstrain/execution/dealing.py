@@ -122,13 +122,12 @@ class DealtPass:
         with self._lock:
             undone = [dealt for dealt, outcome in self._scheduled.items() if not _is_done(outcome)]
             again = sorted([*undone, *self._again])
-            nearest = {self._bookmarks.before(start) for start in self._starts(again)}
             return {
                 "epoch": self.epoch,
                 "data": self._data.identity(),
                 "next": self._next,
                 "again": [list(dealt) for dealt in again],
-                "bookmarks": sorted(list(each) for each in nearest if each is not None),
+                "bookmarks": [list(each) for each in self._bookmarks.nearest(self._starts(again))],
             }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

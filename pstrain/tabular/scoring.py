@@ -102,9 +102,7 @@ def predictions(
         raise InvalidArgumentError(
             f"the data has a column {column!r} already; name another one with --column"
         )
-    unlabelled = rows.schema.names
-    if prepared.label in unlabelled:
-        unlabelled = [name for name in unlabelled if name != prepared.label]
+    unlabelled = [name for name in rows.schema.names if name != prepared.label]
     is_empty = True
     for batch in rows:
         is_empty = False
