@@ -200,14 +200,6 @@ def test_bad_data_is_an_error_and_training_can_go_on(
     assert model.fit(clicks(1_000), verbose=0).history["examples"] == [1_000.0]
 
 
-@pytest.mark.parametrize("bad", [{"epochs": 0}, {"steps_per_epoch": -1}, {"epochs": 1.5}], ids=str)
-def test_bad_arguments_are_refused(bad: dict[str, Any]) -> None:
-    with pytest.raises(InvalidArgumentError, match=next(iter(bad))):
-        compiled(None).fit(clicks(10), verbose=0, **bad)
-    with pytest.raises(InvalidArgumentError, match="compile"):
-        ps.models.WideDeep(SCHEMA).fit(clicks(10))
-
-
 @pytest.fixture(scope="module")
 def _fragile() -> Iterator[ps.LocalCluster]:
     with ps.LocalCluster(workers=2, ps=1, data_workers=0) as cluster:
