@@ -49,6 +49,10 @@ SIZES: dict[str, Callable[[Any], Any]] = {
     "min_shard_bytes": lambda n: ps.partitioners.MinSizePartitioner(n),
     "max_shards": lambda n: ps.partitioners.MinSizePartitioner(max_shards=n),
     "bytes_per_string": lambda n: ps.partitioners.MaxSizePartitioner(9, bytes_per_string=n),
+    "bytes_per_string of MinSizePartitioner": lambda n: ps.partitioners.MinSizePartitioner(
+        bytes_per_string=n
+    ),
+    "max_shards of MaxSizePartitioner": lambda n: ps.partitioners.MaxSizePartitioner(9, n),
     "max_shard_bytes": lambda n: ps.partitioners.MaxSizePartitioner(n),
     "every": lambda n: ps.callbacks.Checkpoint("c", every=n),
     "every_steps": lambda n: ps.callbacks.Checkpoint("c", every_steps=n),
@@ -108,6 +112,8 @@ RATES: dict[str, Callable[[Any], Any]] = {
     "timeout_s": lambda x: ds.distribute(OFF, "a:1", timeout_s=x),
 }
 ANY_NUMBERS: dict[str, Callable[[Any], Any]] = {
+    "learning_rate": lambda x: ps.optimizers.SGD(x),
+    "epsilon": lambda x: ps.optimizers.Adagrad(epsilon=x),
     "initial_learning_rate": lambda x: schedules.ExponentialDecay(x, 10, 0.5),
     "decay_rate": lambda x: schedules.InverseTimeDecay(0.1, 10, x),
     "power": lambda x: schedules.PolynomialDecay(0.1, 10, power=x),
