@@ -148,15 +148,20 @@ def on_servers(task: Task, trainers: int, **options: Any) -> float:
     Training is `async` unless `options` of the strategy say otherwise.
     """
     with ps.LocalCluster(workers=trainers, ps=2, data_workers=0) as cluster:
-        partitioner = ps.partitioners.MinSizePartitioner(max_shards=2)
-        strategy = ps.ParameterServerStrategy(cluster.resolver, partitioner, **options)
-        coordinator = ps.ClusterCoordinator(strategy)
-        try:
-            with strategy.scope():
-                model = task.model()
-            return _measured(task, model)
-        finally:
-            coordinator.close()
+        return on_cluster(task, cluster, **options)
+
+
+def on_cluster(task: Task, cluster: ps.LocalCluster, **options: Any) -> float:
+    """Does what `on_servers` does, on a cluster that runs."""
+    partitioner = ps.partitioners.MinSizePartitioner(max_shards=2)
+    strategy = ps.ParameterServerStrategy(cluster.resolver, partitioner, **options)
+    coordinator = ps.ClusterCoordinator(strategy)
+    try:
+        with strategy.scope():
+            model = task.model()
+        return _measured(task, model)
+    finally:
+        coordinator.close()
 
 
 def measure(task: Task, trainers: Sequence[int], transport_dtype: str) -> dict[str, Any]:

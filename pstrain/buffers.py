@@ -99,7 +99,7 @@ _UNREFERENCED = sys.getrefcount(_UNUSED.base)
 def _make_room(wanted_bytes: int) -> None:
     """Drops the oldest blocks from the pool; blocks in use live on until their arrays die."""
     blocks = _pool.blocks
-    held = sum(block.nbytes for block in blocks)
+    held = held_bytes()
     while blocks and held + wanted_bytes > LIMIT_BYTES:
         held -= blocks.pop(0).nbytes
         _pool.by_class.clear()  # indices of blocks have changed

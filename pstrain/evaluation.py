@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import closing
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,11 +20,16 @@ from pstrain.errors import DataError
 from pstrain.execution.choice import executor_of
 from pstrain.execution.data import as_source, can_be_dealt, check_end, warn_of_end
 from pstrain.execution.executor import Report, take
+from pstrain.grouping import Grouping
 from pstrain.metrics.mean import TrainedLoss
-from pstrain.metrics.tally import Tally
+from pstrain.metrics.tally import MergedState, Tally
+from pstrain.vocabulary import CLOSURE_MAX_BYTES
 from pstrain.weighting import Weighting, with_weights
 
 Logs = dict[str, float]
+
+_ROWS_MAX_BYTES: Final = CLOSURE_MAX_BYTES // 3
+"""A call ends once it has collected so many bytes of rows for metrics by group."""
 
 
 def evaluate(
@@ -56,21 +61,19 @@ def evaluate(
     data, column = with_weights(data, sample_weight)
     loss = TrainedLoss(name="loss")
     metrics, weighted = [loss, *model.metrics], [loss, *model.weighted_metrics]
-    states = [metric.initial_state() for metric in metrics]
+    merged = [MergedState(metric.merge, metric.initial_state()) for metric in metrics]
     hooks = _hooks(callbacks, model, steps)
     hooks.test_begin()
     started_s = time.perf_counter()
     examples = done = 0
-    step = EvaluateSteps(model, metrics, weighted, Weighting(column))
+    step = EvaluateSteps(model, metrics, weighted, Weighting(column), Grouping(metrics))
     source = as_source(data, batch_size)
     check_end(source, steps, "steps=")
     with closing(executor.run_once(step, source, steps, steps_per_execution)) as reports:
         for report in reports:
             examples += report["examples"]
-            states = [
-                metric.merge(mine, theirs)
-                for metric, mine, theirs in zip(metrics, states, report["states"], strict=True)
-            ]
+            for mine, theirs in zip(merged, report["states"], strict=True):
+                mine.add(theirs)
             before, done = done, done + report["steps"]
             if done > before:
                 hooks.test_batch(before, done, {"examples": float(examples)})
@@ -79,7 +82,7 @@ def evaluate(
     if steps is not None and done < steps:
         warn_of_end("evaluate", done, f"steps={steps}", "these were evaluated")
     elapsed_s = time.perf_counter() - started_s
-    logs = {m.name: m.compute(s) for m, s in zip(metrics, states, strict=True)}
+    logs = {m.name: m.compute(s.value()) for m, s in zip(metrics, merged, strict=True)}
     logs |= {"examples": float(examples), "examples_per_s": examples / max(elapsed_s, 1e-9)}
     hooks.test_end(logs)
     if verbose:
@@ -89,17 +92,25 @@ def evaluate(
 
 
 class EvaluateSteps:
-    """The function that evaluates a number of batches; metrics in ``weighted`` count weights."""
+    """The function that evaluates a number of batches; metrics in ``weighted`` count weights.
+
+    It ends early, before the end of its data, once it has as many rows as its report may hold.
+    """
 
     def __init__(
-        self, model: Any, metrics: list[Any], weighted: list[Any], weighting: Weighting
+        self,
+        model: Any,
+        metrics: list[Any],
+        weighted: list[Any],
+        weighting: Weighting,
+        grouping: Grouping,
     ) -> None:
         self._model = model
         self._metrics, self._weighted = metrics, weighted
-        self._weighting = weighting
+        self._weighting, self._grouping = weighting, grouping
 
     def __call__(self, iterator: Any, steps: int) -> Report:
-        model, done, examples = self._model, 0, 0
+        model, done, examples, has_room = self._model, 0, 0, True
         tally = Tally(self._metrics, self._weighted)
         for batch, _ in take(iterator, steps):
             features = model.encode(batch)
@@ -107,11 +118,14 @@ class EvaluateSteps:
                 raise model.schema.lacks_label(batch)
             probabilities = model.predict_on_batch(features)
             weights = self._weighting.of(batch, features.labels)
-            tally.add(features.labels, probabilities, weights)
+            tally.add(features.labels, probabilities, weights, self._grouping.of(batch))
             done, examples = done + 1, examples + len(probabilities)
+            has_room = tally.rows_bytes < _ROWS_MAX_BYTES
+            if not has_room:
+                break
         return {
             "steps": done,
-            "ended": done < steps,
+            "ended": done < steps and has_room,
             "examples": examples,
             "states": tally.states,
         }

@@ -87,11 +87,9 @@ def _mean_of_logits(
     labels: NDArray[np.float32], logits: NDArray[np.float32], weights: NDArray[np.float32] | None
 ) -> tuple[np.float32, NDArray[np.float32]]:
     """Returns the mean loss and its derivative with respect to each logit."""
+    given = np.empty(0, np.float32) if weights is None else weights
     gradient = np.empty_like(logits)
-    if weights is None:
-        return np.float32(kernels.cross_entropy(logits, labels, gradient)), gradient
-    loss = kernels.weighted_cross_entropy(logits, labels, weights, gradient)
-    return np.float32(loss), gradient
+    return np.float32(kernels.cross_entropy(logits, labels, given, gradient)), gradient
 
 
 def _with_slopes(loss: Any, slopes: NDArray[Any], predictions: Tensor) -> Tensor:

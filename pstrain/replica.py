@@ -89,11 +89,8 @@ class ReplicaContext:
         self, merge_fn: Callable[..., Any], args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Calls ``merge_fn(strategy, *args)`` outside the replica context."""
-        reset = _replica.set(None)
-        try:
+        with _replica_scope(None):
             return merge_fn(self.strategy, *args, **(kwargs or {}))
-        finally:
-            _replica.reset(reset)
 
 
 _OUTSIDE: Final = object()
@@ -122,7 +119,7 @@ def in_cross_replica_context() -> bool:
 
 
 @contextmanager
-def _replica_scope(context: ReplicaContext) -> Iterator[None]:
+def _replica_scope(context: ReplicaContext | None) -> Iterator[None]:
     reset = _replica.set(context)
     try:
         yield

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from pstrain import sparse_arrays
 from pstrain.errors import InvalidArgumentError
@@ -86,45 +87,46 @@ def _pack(value: Any, buffers: list[bytes]) -> Any:
     if isinstance(value, dict):
         pairs = [[_pack(k, buffers), _pack(v, buffers)] for k, v in value.items()]
         return ["dict", *pairs]
+    kind, data, *rest = _leaf(value)
+    buffers.append(data)
+    return [kind, len(buffers) - 1, *rest]
+
+
+def _leaf(value: Any) -> tuple[Any, ...]:
+    """Returns the kind of a value that is no structure, its bytes, and how to read them."""
     if isinstance(value, bytes):
-        return ["bytes", _put(buffers, value)]
+        return "bytes", value
     if isinstance(value, np.ndarray | np.generic):
-        return _pack_array(value, buffers)
+        return _array_leaf(value)
     if isinstance(value, pa.RecordBatch | pa.Table):
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, value.schema) as writer:
             writer.write(value)
         kind = "batch" if isinstance(value, pa.RecordBatch) else "table"
-        return [kind, _put(buffers, sink.getvalue().to_pybytes())]
-    if not hasattr(value, "__array__"):
-        raise InvalidArgumentError(
-            f"a closure can't return a {type(value).__name__}: return numbers, strings, NumPy "
-            "arrays, Arrow batches, or lists, tuples and dicts of them"
-        )
-    if hasattr(value, "columns"):
+        return kind, sink.getvalue().to_pybytes()
+    if hasattr(value, "__array__") and not hasattr(value, "columns"):
+        return _array_leaf(np.asarray(value))
+    if hasattr(value, "__array__"):
         raise InvalidArgumentError(
             f"a closure can't return a {type(value).__name__}, whose names of columns an array "
             "would lose: return pyarrow.Table.from_pandas(frame), or its values, frame.to_numpy()"
         )
-    return _pack(np.asarray(value), buffers)
+    raise InvalidArgumentError(
+        f"a closure can't return a {type(value).__name__}: return numbers, strings, NumPy "
+        "arrays, Arrow batches, or lists, tuples and dicts of them"
+    )
 
 
-def _pack_array(value: Any, buffers: list[bytes]) -> list[Any]:
+def _array_leaf(value: NDArray[Any] | np.generic) -> tuple[Any, ...]:
     _check_array(value)
     array = np.asarray(value)
-    about = [array.dtype.str, list(array.shape)]
+    form = array.dtype.str, list(array.shape)
     # Large results are mostly the counts of metrics, in which most values are 0.
     sparse = sparse_arrays.packed(array)
     if sparse is not None:
-        return ["sparse", _put(buffers, sparse.data), *about, sparse.gap_type, sparse.value_type]
+        return "sparse", sparse.data, *form, sparse.gap_type, sparse.value_type
     kind = "scalar" if isinstance(value, np.generic) else "array"
-    return [kind, _put(buffers, _compressed(array.tobytes())), *about]
-
-
-def _put(buffers: list[bytes], data: bytes) -> int:
-    """Adds a buffer; returns its index."""
-    buffers.append(data)
-    return len(buffers) - 1
+    return kind, _compressed(array.tobytes()), *form
 
 
 def _check_array(value: Any) -> None:

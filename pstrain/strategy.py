@@ -97,21 +97,19 @@ class ParameterServerStrategy(Replica):
         self.check_open()
         spec = cluster_resolver.cluster_spec()
         check_training_cluster(spec, cluster_resolver.task_type, cluster_resolver.task_id)
-        self._consistency = consistency_of(consistency, spec.num_tasks("worker"))
+        rule = consistency_of(consistency, spec.num_tasks("worker"))
         shard_placer = placer(placement, spec.num_tasks("ps"))
         self._partitioner = variable_partitioner
-        self._config = config or ParameterConfig()
-        self.session = new_session()
         self.tls = client_tls(tls_ca_path)
         self.parameters = RemoteParameters(
             [spec.task_address("ps", index) for index in spec.task_indices("ps")],
             token=getattr(cluster_resolver, "token", None),
             tls=self.tls,
-            session=self.session,
-            config=self._config,
+            session=new_session(),
+            config=config or ParameterConfig(),
             transport_dtype=transport_dtype,
         )
-        self.parameters.consistency = self._consistency
+        self.parameters.consistency = rule
         # The ClusterCoordinator lives as long as its strategy. Servers apply a closure's changes
         # once per session, so closure numbers are unique within a session, and so are the numbers
         # that count how often a trainer joined it.
@@ -138,7 +136,12 @@ class ParameterServerStrategy(Replica):
     @property
     def consistency(self) -> Consistency:
         """The consistency rule: how far trainers may run apart."""
-        return self._consistency
+        return self.parameters.consistency
+
+    @property
+    def session(self) -> str:
+        """The id of the session on the parameter servers, which :meth:`begin_anew` changes."""
+        return self.parameters.session
 
     @property
     def transport_dtype(self) -> str:
@@ -151,7 +154,7 @@ class ParameterServerStrategy(Replica):
 
         1, except in rounds (sync): the number of trainers less ``backup_workers``.
         """
-        return self._consistency.replicas_in_sync(self.num_input_pipelines)
+        return self.consistency.replicas_in_sync(self.num_input_pipelines)
 
     @property
     def num_input_pipelines(self) -> int:
@@ -161,7 +164,7 @@ class ParameterServerStrategy(Replica):
     def __repr__(self) -> str:
         spec = self._resolver.cluster_spec()
         size = f"{spec.num_tasks('worker')} workers, {spec.num_tasks('ps')} ps"
-        return f"<ParameterServerStrategy {size}, {self._consistency}>"
+        return f"<ParameterServerStrategy {size}, {self.consistency}>"
 
     @property
     def variables(self) -> tuple[BaseVariable, ...]:
@@ -213,10 +216,10 @@ class ParameterServerStrategy(Replica):
         AbortedError if another coordinator takes the servers over at the same time, in a session
         that is newer.
         """
-        deadline_s = time.monotonic() + self._config.start_timeout_s
+        deadline_s = time.monotonic() + self.parameters.config.start_timeout_s
         if replaced is None:
             sessions = [status["session"] for status in self._statuses(deadline_s)]
-            self._change_session(new_session(sessions))
+            self.parameters.change_session(new_session(sessions))
             take_over(len(sessions), functools.partial(self._begin_at, deadline_s))
         else:
             while not self._renew(replaced, deadline_s):
@@ -224,10 +227,6 @@ class ParameterServerStrategy(Replica):
         self.parameters.forget_values()
         for variable in self._placement.variables:
             self.parameters.create(variable.spec)
-
-    def _change_session(self, session: str) -> None:
-        self.session = session
-        self.parameters.change_session(session)
 
     def _statuses(self, deadline_s: float) -> list[dict[str, Any]]:
         """Returns the status of every server, once all have answered."""
@@ -244,7 +243,7 @@ class ParameterServerStrategy(Replica):
         meanwhile.
         """
         old = self.session
-        self._change_session(renewed(old))
+        self.parameters.change_session(renewed(old))
         self._begin(old)
         for variable in self._placement.variables:
             self.parameters.reset_initial_values(variable.spec)
@@ -272,11 +271,12 @@ class ParameterServerStrategy(Replica):
         """Calls server ``ps`` until it answers; UnavailableError if it has not by the deadline."""
         address = self.parameters.addresses[ps]
         try:
+            # Calls have a time-out of their own.
             return retry_until(
                 lambda _limit_s: call(),
                 waiting_for=f"parameter server {ps} at {address} (start the cluster's 'ps' tasks)",
                 timeout_s=max(0.0, deadline_s - time.monotonic()),
-                attempt_timeout_s=self._config.request_timeout_s,
+                attempt_timeout_s=self.parameters.config.request_timeout_s,
                 wait=threading.Event().wait,
             )
         except DeadlineExceededError as error:

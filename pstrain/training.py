@@ -92,7 +92,6 @@ def fit(
         progress = Progress(
             executor, dataset, model.metrics, hooks, epochs=epochs, initial_epoch=initial_epoch
         )
-        progress.begin()
         steps_per_call = allowed_steps(model, steps_per_execution)
         plan = EpochPlan(steps_per_epoch, steps_per_call, validation, validation_freq)
         loop = Loop(model, step, executor, progress, hooks, plan)
@@ -170,7 +169,7 @@ class Loop:
         for report in reports:
             if report["steps"]:
                 before = progress.totals.steps
-                progress.add(report)
+                progress.totals.add(report)
                 hooks.batch_begin(before)
                 hooks.batch_end(progress.totals.steps, progress.totals.logs)
                 self._is_stopped = hooks.stop_training

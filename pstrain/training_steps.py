@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pstrain.execution.executor import Note, NotingFunction, Report, take
 from pstrain.gradients.tape import GradientTape
 from pstrain.losses import BinaryCrossentropy, sigmoid
-from pstrain.metrics.tally import Tally
+from pstrain.metrics.tally import Tally, of_each_row
 from pstrain.weighting import Weighting
 
 _Values = NDArray[Any] | None
@@ -47,14 +47,14 @@ class Sums:
     """Sums over the steps of one closure."""
 
     def __init__(self, model: Any) -> None:
-        self._tally = Tally(model.metrics, model.weighted_metrics)
+        self._tally = Tally(of_each_row(model.metrics), model.weighted_metrics)
         self._steps = self._examples = 0
         self._loss_sum = self._wait_s = self._busy_s = 0.0
 
     def add(self, step: Step) -> None:
         """Adds one step; steps come in their order, because sums of floats depend on it."""
         if step.labels is not None and step.probabilities is not None:
-            self._tally.add(step.labels, step.probabilities, step.weights)
+            self._tally.add(step.labels, step.probabilities, step.weights, {})
         self._steps, self._examples = self._steps + 1, self._examples + step.rows
         self._loss_sum += step.loss * step.rows
         self._wait_s, self._busy_s = self._wait_s + step.wait_s, self._busy_s + step.busy_s
@@ -81,6 +81,7 @@ class TrainSteps(NotingFunction):
 
     def run(self, iterator: Any, steps: int, note: Note) -> Report:
         model, sums, done, has_room = self._model, Sums(self._model), 0, True
+        are_weighed = bool(of_each_row(model.weighted_metrics))
         began_s = at_s = time.perf_counter()
         for batch, wait_s in take(iterator, steps):
             rows, loss, counted = self._train(batch)
@@ -90,7 +91,7 @@ class TrainSteps(NotingFunction):
             sums.add(step)
             # The last step needs no note: the report covers it.
             if done < steps:
-                has_room = note(step.packed(are_weighed=bool(model.weighted_metrics)))
+                has_room = note(step.packed(are_weighed=are_weighed))
             if not has_room:
                 break
         busy_s = time.perf_counter() - began_s
@@ -108,7 +109,7 @@ class TrainSteps(NotingFunction):
             loss = self._loss(features.labels, logits, weights)
         model.optimizer.apply_gradients(tape.gradients(loss))
         counted: tuple[_Values, ...] = ()
-        if model.metrics:
+        if of_each_row(model.metrics):
             counted = features.labels, sigmoid(logits.value.reshape(-1)), weights
         return len(features.labels), float(loss), counted
 

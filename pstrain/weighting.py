@@ -16,9 +16,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pstrain.errors import DataError, InvalidArgumentError, InvalidTypeError
-from pstrain.features.batches import as_batch, is_data_frame
+from pstrain.features.batches import as_table
 from pstrain.features.columns import vector
-from pstrain.features.schema import Features
+from pstrain.features.side_columns import side_column
 
 COLUMN: Final = "sample_weight"
 """The name of the column in which an array of weights is added to the data."""
@@ -53,19 +53,8 @@ class Weighting:
 
 
 def _read(batch: Any, column: str) -> Weights:
-    if isinstance(batch, Features):
-        raise DataError(
-            f"encoded batches have no column {column!r} of weights: let the data yield record "
-            "batches"
-        )
-    rows = as_batch(batch, {column})
-    if column not in rows.schema.names:
-        names = batch if isinstance(batch, Mapping) else rows.schema.names
-        raise DataError(
-            f"the data has no column {column!r} of weights; it has {', '.join(names)}: name "
-            "the right one by sample_weight="
-        )
-    return finite_weights(f"weights of column {column!r}", rows.column(column))
+    values = side_column(batch, column, "weights", "sample_weight=")
+    return finite_weights(f"weights of column {column!r}", values)
 
 
 def with_weights(data: Any, sample_weight: Any) -> tuple[Any, str | None]:
@@ -76,10 +65,7 @@ def with_weights(data: Any, sample_weight: Any) -> tuple[Any, str | None]:
     """
     if sample_weight is None or isinstance(sample_weight, str):
         return data, sample_weight
-    if is_data_frame(data):
-        data = pa.Table.from_pandas(data, preserve_index=False)
-    if isinstance(data, pa.RecordBatch):
-        data = pa.Table.from_batches([data])
+    data = as_table(data)
     if not isinstance(data, pa.Table | dict):
         raise InvalidTypeError(
             f"sample_weight is the name of a column where the data is a {type(data).__name__}, got "

@@ -15,7 +15,7 @@ from dataservice.runtime.arguments import (
 from pstrain.errors import InvalidArgumentError
 
 # Names of measures that are to be maximised; all others, such as losses, are to be minimised.
-_SCORES = ("auc", "acc", "accuracy", "precision", "recall")
+_SCORES = ("auc", "acc", "accuracy", "precision", "recall", "ndcg", "hit_rate")
 
 
 class Monitor:
@@ -33,16 +33,14 @@ class Monitor:
         check_choice("mode", mode, ("min", "max", "auto"))
         if mode == "auto":
             # Further metrics of the same kind have numbered names, such as "auc_2".
-            plain = name.lower().rstrip("0123456789_")
+            plain = name.lower().rstrip("0123456789_").removesuffix("_at")
             mode = "max" if plain.endswith(_SCORES) else "min"
         self.name, self.mode = name, mode
         check_number("min_delta", min_delta)
         if baseline is not None:
             check_number("baseline", baseline)
         self._min_delta = abs(min_delta)
-        self._baseline = baseline
-        self.best: float | None = None
-        self.reset()
+        self.best = self._baseline = baseline
 
     def reset(self) -> None:
         """Resets the best value to the baseline."""

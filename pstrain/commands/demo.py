@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pstrain.commands.options import add_cluster, local_path, positive, role_rows, seed
+from pstrain.commands.options import add_cluster, add_number, local_path, role_rows, seed
 
 if TYPE_CHECKING:
     from pstrain.console import Console
@@ -31,23 +31,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         metavar="DIR",
         help="folder for the checkpoint and the plot (default: in the user's cache)",
     )
-    parser.add_argument(
-        "--epochs", type=positive, default=5, metavar="N", help="passes over the data (default: 5)"
-    )
-    parser.add_argument(
-        "--batch-size",
-        type=positive,
-        default=1024,
-        metavar="N",
-        help="rows in each batch (default: 1024)",
-    )
-    parser.add_argument(
-        "--seed",
-        type=seed,
-        default=0,
-        metavar="N",
-        help="seed of the initial weights and of the shuffle (default: 0)",
-    )
+    add_number(parser, "--epochs", 5, "passes over the data")
+    add_number(parser, "--batch-size", 1024, "rows in each batch")
+    add_number(parser, "--seed", 0, "seed of the initial weights and of the shuffle", seed)
     parser.add_argument("--no-plot", action="store_true", help="draw no plot of the training")
     add_cluster(parser)
     parser.set_defaults(run=run)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from pstrain.commands.options import TYPES_REMEDY, add_types, local_path, positive
+from pstrain.commands.options import TYPES_REMEDY, add_data, add_number, add_types, local_path
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -17,19 +17,13 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument(
         "folder", type=local_path, metavar="DIR", help="folder that pstrain train --out wrote"
     )
-    parser.add_argument(
-        "--data",
-        required=True,
-        metavar="GLOB",
-        help="files with the label column: a path, a folder, or a glob in quotes",
-    )
+    add_data(parser, "files with the label column")
     add_types(parser)
+    add_number(parser, "--batch-size", 4096, "rows in each batch")
     parser.add_argument(
-        "--batch-size",
-        type=positive,
-        default=4096,
-        metavar="N",
-        help="rows in each batch (default: 4096)",
+        "--group",
+        metavar="COL",
+        help="also rank the rows of each value of this column, such as a user: GAUC, NDCG at 10",
     )
     parser.add_argument("--json", action="store_true", help="print the scores as one line of JSON")
     parser.set_defaults(run=run)
@@ -43,13 +37,17 @@ def run(args: argparse.Namespace) -> int:
     console = Console(as_json=args.json)
     console.log(f"evaluating {args.folder} on {args.data}")
     with replacing_remedy(TYPES_REMEDY):
-        scores = evaluate(args.folder, args.data, args.batch_size, args.types, args.delimiter)
+        scores = evaluate(
+            args.folder, args.data, args.batch_size, args.types, args.delimiter, args.group
+        )
+    grouped = {"GAUC": "gauc", "NDCG at 10": "ndcg_at_10"} if args.group else {}
     console.table(
         "Result",
         [
             ("AUC", f"{scores['auc']:.4f}"),
             ("log loss", f"{scores['loss']:.4f}"),
             ("accuracy", f"{scores['accuracy']:.4f}"),
+            *((title, f"{scores[name]:.4f}") for title, name in grouped.items()),
             ("rows", f"{scores['examples']:,.0f}"),
             ("examples per second", f"{scores['examples_per_s']:,.0f}"),
         ],
@@ -59,6 +57,7 @@ def run(args: argparse.Namespace) -> int:
             "auc": round(scores["auc"], 5),
             "logloss": round(scores["loss"], 5),
             "accuracy": round(scores["accuracy"], 5),
+            **{name: round(scores[name], 5) for name in grouped.values()},
             "rows": int(scores["examples"]),
         }
     )

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable
 from typing import Final
 
-from pstrain.commands.options import positive, rate
+from pstrain.commands.options import add_number, positive, rate
 from pstrain.errors import FailedPreconditionError, InvalidArgumentError
 from pstrain.launch.layout import Exposure, Layout
 
@@ -83,24 +83,10 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def _add_shape(parser: argparse.ArgumentParser) -> None:
     shape = parser.add_argument_group("tasks, besides one chief")
-    shape.add_argument(
-        "--workers", type=positive, default=2, metavar="N", help="number of trainers (default: 2)"
-    )
-    shape.add_argument(
-        "--ps",
-        type=positive,
-        default=2,
-        metavar="N",
-        help="number of parameter servers (default: 2)",
-    )
-    shape.add_argument(
-        "--data-workers",
-        type=_count,
-        default=1,
-        metavar="N",
-        help="number of workers of the data service, besides its dispatcher; 0 for no data service "
-        "(default: 1)",
-    )
+    add_number(shape, "--workers", 2, "number of trainers")
+    add_number(shape, "--ps", 2, "number of parameter servers")
+    servers = "number of workers of the data service, besides its dispatcher; 0 for no data service"
+    add_number(shape, "--data-workers", 1, servers, _count)
 
 
 def _add_exposure(parser: argparse.ArgumentParser) -> None:

@@ -90,6 +90,24 @@ def delimiter(text: str) -> str:
     return sign
 
 
+def add_number(
+    parser: argparse._ActionsContainer,
+    option: str,
+    default: int,
+    what: str,
+    parse: Callable[[str], int] = positive,
+) -> None:
+    """Adds an option for a number; its help is ``what`` and the default."""
+    shown = f"{what} (default: {default})"
+    parser.add_argument(option, type=parse, default=default, metavar="N", help=shown)
+
+
+def add_data(parser: argparse._ActionsContainer, what: str) -> None:
+    """Adds the option that names the files to read; its help begins with ``what``."""
+    shown = f"{what}: a path, a folder, or a glob in quotes"
+    parser.add_argument("--data", required=True, metavar="GLOB", help=shown)
+
+
 def add_types(parser: argparse._ActionsContainer) -> None:
     """Adds the options that say how columns of text files are read."""
     parser.add_argument(
@@ -121,20 +139,6 @@ def role_rows(roles: Sequence[Activity]) -> list[tuple[str, ...]]:
 def add_cluster(parser: argparse.ArgumentParser) -> None:
     """Adds the options for the number of processes of each role."""
     shape = parser.add_argument_group("processes of the cluster on this machine")
-    shape.add_argument(
-        "--workers", type=positive, default=2, metavar="N", help="number of trainers (default: 2)"
-    )
-    shape.add_argument(
-        "--ps",
-        type=positive,
-        default=2,
-        metavar="N",
-        help="number of parameter servers (default: 2)",
-    )
-    shape.add_argument(
-        "--data-workers",
-        type=positive,
-        default=2,
-        metavar="N",
-        help="number of workers of the data service (default: 2)",
-    )
+    add_number(shape, "--workers", 2, "number of trainers")
+    add_number(shape, "--ps", 2, "number of parameter servers")
+    add_number(shape, "--data-workers", 2, "number of workers of the data service")

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pstrain.commands.options import TYPES_REMEDY, add_types, local_path
+from pstrain.commands.options import TYPES_REMEDY, add_data, add_types, local_path
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -25,12 +25,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument(
         "folder", type=local_path, metavar="DIR", help="folder that pstrain train --out wrote"
     )
-    parser.add_argument(
-        "--data",
-        required=True,
-        metavar="GLOB",
-        help="files to predict: a path, a folder, or a glob in quotes",
-    )
+    add_data(parser, "files to predict")
     parser.add_argument(
         "--output",
         type=local_path,

@@ -14,11 +14,7 @@ from dataservice.runtime.cores import limit_libraries
 from dataservice.runtime.open_files import allow_most_files
 from dataservice.runtime.process import announce_ready, exit_with_parent, without_collection
 from dataservice.runtime.signals import StopSignals
-from pstrain.cluster import (
-    ClusterResolver,
-    ClusterSpec,
-    SimpleClusterResolver,
-)
+from pstrain.cluster import ClusterResolver, ClusterSpec, SimpleClusterResolver
 from pstrain.config import COORDINATOR_GRACE_S
 from pstrain.errors import InvalidArgumentError
 from pstrain.resolvers.tf_config import TFConfigClusterResolver
@@ -52,22 +48,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         type=int,
         help="port to listen on; 0 chooses a free one (default: the task's port in TF_CONFIG)",
     )
-    tls = parser.add_argument_group("encryption, for all servers of a cluster or for none")
-    tls.add_argument(
-        "--tls-cert", metavar="PEM", help="file of the certificate to present; turns on TLS"
-    )
-    tls.add_argument("--tls-key", metavar="PEM", help="file of that certificate's private key")
-    tls.add_argument(
-        "--tls-ca",
-        metavar="PEM",
-        help="file of the CA certificates to trust in connections to parameter servers (default: "
-        "the file in PSTRAIN_TLS_CA, or else those of the system)",
-    )
-    tls.add_argument(
-        "--insecure-network",
-        action="store_true",
-        help="listen without TLS on an address that other hosts can reach",
-    )
+    _add_encryption(parser)
     parser.add_argument(
         "--exit-with-coordinator",
         nargs="?",
@@ -84,6 +65,25 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="print the address and pid as one line of JSON when the server is ready",
     )
     parser.set_defaults(run=run)
+
+
+def _add_encryption(parser: argparse.ArgumentParser) -> None:
+    tls = parser.add_argument_group("encryption, for all servers of a cluster or for none")
+    tls.add_argument(
+        "--tls-cert", metavar="PEM", help="file of the certificate to present; turns on TLS"
+    )
+    tls.add_argument("--tls-key", metavar="PEM", help="file of that certificate's private key")
+    tls.add_argument(
+        "--tls-ca",
+        metavar="PEM",
+        help="file of the CA certificates to trust in connections to parameter servers (default: "
+        "the file in PSTRAIN_TLS_CA, or else those of the system)",
+    )
+    tls.add_argument(
+        "--insecure-network",
+        action="store_true",
+        help="listen without TLS on an address that other hosts can reach",
+    )
 
 
 def run(args: argparse.Namespace) -> int:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 from pstrain.commands.options import (
     add_cluster,
+    add_data,
+    add_number,
     add_types,
     local_path,
     names,
@@ -44,12 +46,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def _add_files(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--data",
-        required=True,
-        metavar="GLOB",
-        help="files to train on: a path, a folder, or a glob in quotes",
-    )
+    add_data(parser, "files to train on")
     parser.add_argument(
         "--label",
         required=True,
@@ -120,9 +117,7 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
         help="kind of model (default: wide_deep, or logistic_regression without categorical "
         "columns)",
     )
-    model.add_argument(
-        "--dim", type=positive, default=16, metavar="N", help="size of an embedding (default: 16)"
-    )
+    add_number(model, "--dim", 16, "size of an embedding")
     model.add_argument(
         "--hidden",
         type=_layers,
@@ -143,23 +138,10 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
         help="learning rate of the first epoch, which falls to a tenth of it in the last (default: "
         f"{_usual_rates()})",
     )
-    model.add_argument(
-        "--batch-size",
-        type=positive,
-        default=1024,
-        metavar="N",
-        help="rows in each batch (default: 1024)",
-    )
-    model.add_argument(
-        "--epochs", type=positive, default=3, metavar="N", help="passes over the data (default: 3)"
-    )
-    model.add_argument(
-        "--seed",
-        type=seed,
-        default=0,
-        metavar="N",
-        help="seed of the initial weights, the shuffle and the held-out rows (default: 0)",
-    )
+    add_number(model, "--batch-size", 1024, "rows in each batch")
+    add_number(model, "--epochs", 3, "passes over the data")
+    seeded = "seed of the initial weights, the shuffle and the held-out rows"
+    add_number(model, "--seed", 0, seeded, seed)
 
 
 def run(args: argparse.Namespace) -> int:

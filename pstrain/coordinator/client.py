@@ -113,13 +113,7 @@ class ClusterCoordinator:
             strategy, parts.scheduler, self._iterators, parts.recovery, parts.leave
         )
         strategy.coordinator = self
-        strategy.parameters.hold_closures = _while_alive(self.barrier, nullcontext)
-        strategy.parameters.wait_restored = _while_alive(
-            self.recovery.wait_restored, never_restored
-        )
-        strategy.parameters.check_goes_on = _while_alive(
-            parts.scheduler.rollback.check_goes_on, always_goes_on
-        )
+        self._guard_values()
         self._finalizer = weakref.finalize(self, parts.stop)
         end_with_program(self, lambda coordinator: coordinator._finalizer())
         if isinstance(strategy.consistency, Sync):
@@ -128,6 +122,13 @@ class ClusterCoordinator:
             self.recover_from(checkpoint)
         for link in self._links:
             link.start()
+
+    def _guard_values(self) -> None:
+        """Has the program's reads wait for restores, and its saves for closures in flight."""
+        parameters, rollback = self.strategy.parameters, self._scheduler.rollback
+        parameters.hold_closures = _while_alive(self.barrier, nullcontext)
+        parameters.wait_restored = _while_alive(self.recovery.wait_restored, never_restored)
+        parameters.check_goes_on = _while_alive(rollback.check_goes_on, always_goes_on)
 
     # The signature that help() shows; that of __new__ lacks the names of options.
     __signature__ = inspect.signature(functools.partial(__init__, None))  # type: ignore[arg-type]

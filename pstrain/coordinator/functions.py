@@ -11,7 +11,7 @@ import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from pstrain import pickling
@@ -25,7 +25,7 @@ class PickledFunction:
     """A function as it travels to trainers; referenced as long as it may have to be sent."""
 
     id: str
-    pickled: bytes
+    pickled: bytes = field(repr=False)
     name: str
 
 

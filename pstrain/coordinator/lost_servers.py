@@ -22,8 +22,10 @@ _STATUS_TIMEOUT_S: Final = 5.0
 class Session(Protocol):
     """What this module needs of the strategy: its session and its servers."""
 
-    session: str
     parameters: Any
+
+    @property
+    def session(self) -> str: ...
 
 
 class LostServers:

@@ -106,23 +106,9 @@ class PerWorkerIterator:
         Raises InvalidArgumentError for a position of another number of trainers, unless a data
         service gave out the rows.
         """
-        epoch = state.get("epoch")
-        if not isinstance(epoch, int) or epoch < 0:
-            raise InvalidArgumentError(f"not a position of a per-worker iterator: {dict(state)!r}")
-        if "next" in state:
-            raise InvalidArgumentError(
-                "the position was saved while fit dealt out ranges of the data to trainers, and "
-                "this data is read in another way: give fit the data in the same form as "
-                "before, or callbacks.Checkpoint(..., resume=False)"
-            )
-        positions = dict(state.get("trainers", {}))
         count = self._trainers.num_trainers
-        if positions and state.get("trainers_count") != count:
-            raise InvalidArgumentError(
-                f"the position was saved by {state.get('trainers_count')} trainers and there are "
-                f"{count}: another number of trainers can continue only with data that a data "
-                "service hands out (distribute, from_dataset_id)"
-            )
+        _check_position(state, count)
+        epoch, positions = state["epoch"], dict(state.get("trainers", {}))
         if "service" in state:
             # Other readers of the job would keep the position from being loaded.
             self._trainers.drop_resource(self.resource_id)
@@ -180,14 +166,35 @@ class IteratorsInUse:
             self._used[iterator] = self._made
 
     def made_count(self) -> int:
+        """Returns how many iterators were made so far."""
         with self._lock:
             return self._made
 
     def rewind_since(self, made: int) -> None:
+        """Restarts the iterators that were made after the first ``made``."""
         with self._lock:
             later = [iterator for iterator, number in self._used.items() if number > made]
         for iterator in later:
             iterator.rewind()
+
+
+def _check_position(state: Mapping[str, Any], trainers: int) -> None:
+    """Raises InvalidArgumentError unless so many trainers can continue from a saved position."""
+    epoch = state.get("epoch")
+    if not isinstance(epoch, int) or epoch < 0:
+        raise InvalidArgumentError(f"not a position of a per-worker iterator: {dict(state)!r}")
+    if "next" in state:
+        raise InvalidArgumentError(
+            "the position was saved while fit dealt out ranges of the data to trainers, and "
+            "this data is read in another way: give fit the data in the same form as "
+            "before, or callbacks.Checkpoint(..., resume=False)"
+        )
+    if state.get("trainers") and state.get("trainers_count") != trainers:
+        raise InvalidArgumentError(
+            f"the position was saved by {state.get('trainers_count')} trainers and there are "
+            f"{trainers}: another number of trainers can continue only with data that a data "
+            "service hands out (distribute, from_dataset_id)"
+        )
 
 
 @contextlib.contextmanager

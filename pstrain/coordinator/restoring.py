@@ -19,6 +19,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from pstrain.checkpoints.saving import end_save
 from pstrain.coordinator.lost_servers import LostServers, Session, is_server_loss
+from pstrain.coordinator.per_worker import IteratorsInUse
 from pstrain.coordinator.rollback import Rollback
 from pstrain.errors import (
     AbortedError,
@@ -61,16 +62,6 @@ class RenewableSession(Session, Protocol):
         """
 
 
-class Iterators(Protocol):
-    """What a restore needs of the per-worker iterators that are in use."""
-
-    def made_count(self) -> int:
-        """Returns how many iterators were made so far."""
-
-    def rewind_since(self, made: int) -> None:
-        """Restarts the iterators that were made after the first ``made``."""
-
-
 class _Mark(NamedTuple):
     """A moment: counts of closures that had ended and of iterators made, and committed parts.
 
@@ -98,7 +89,7 @@ class Restorer:
         manager: Manager,
         strategy: RenewableSession,
         work: Rollback,
-        iterators: Iterators,
+        iterators: IteratorsInUse,
         leave: Callable[[], None],
         *,
         gives_up: bool = False,

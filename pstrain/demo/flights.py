@@ -110,9 +110,7 @@ def _features(folder: Path) -> tuple[pa.BooleanArray, pa.Table]:
         _read_weather(folder), ["origin", "time_hour"], join_type="left outer"
     )
     flights = flights.sort_by([("time_hour", "ascending"), ("flight", "ascending")])
-    day = pc.make_struct(flights["year"], flights["month"], flights["day"],
-                         field_names=["year", "month", "day"])  # fmt: skip
-    date = _dates(day)
+    date = _dates(flights)
     columns: dict[str, pa.ChunkedArray] = {
         LABEL: pc.cast(pc.greater(flights["arr_delay"], LATE_MINUTES), pa.int8()),
         "weekday": pc.cast(pc.day_of_week(date), pa.int64()),
@@ -136,12 +134,9 @@ def _remainder(values: pa.ChunkedArray, divisor: int) -> pa.ChunkedArray:
     return pc.subtract(values, whole)
 
 
-def _dates(day: pa.ChunkedArray) -> pa.ChunkedArray:
-    text = pc.binary_join_element_wise(
-        *(pc.cast(pc.struct_field(day, name), pa.string()) for name in ("year", "month", "day")),
-        "-",
-    )
-    return pc.strptime(text, format="%Y-%m-%d", unit="s")
+def _dates(flights: pa.Table) -> pa.ChunkedArray:
+    parts = (pc.cast(flights[name], pa.string()) for name in ("year", "month", "day"))
+    return pc.strptime(pc.binary_join_element_wise(*parts, "-"), format="%Y-%m-%d", unit="s")
 
 
 def _read_flights(folder: Path) -> pa.Table:

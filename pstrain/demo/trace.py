@@ -43,12 +43,8 @@ class Trace(Callback):
         self._loss_sum = 0.0
 
     def on_epoch_begin(self, epoch: int) -> None:  # noqa: ARG002
-        self._begun_s, self._epoch_s, self._seen, self._loss_sum = (
-            time.perf_counter(),
-            0.0,
-            0.0,
-            0.0,
-        )
+        self._begun_s = time.perf_counter()
+        self._epoch_s = self._seen = self._loss_sum = 0.0
 
     def on_train_batch_end(self, steps: int, logs: dict[str, float]) -> None:  # noqa: ARG002
         self._epoch_s = time.perf_counter() - self._begun_s

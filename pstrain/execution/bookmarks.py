@@ -32,10 +32,14 @@ class Bookmarks:
     def __len__(self) -> int:
         return len(self._known)
 
+    def nearest(self, starts: Iterable[int]) -> list[Bookmark]:
+        """Returns the nearest bookmark at or before each of ``starts``, each once, in order."""
+        found = {self.before(start) for start in starts}
+        return sorted(each for each in found if each is not None)
+
     def keep_for(self, starts: Iterable[int]) -> None:
-        """Keeps only the nearest bookmark at or before each of ``starts``: reading begins there."""
-        nearest = {self.before(start) for start in starts}
-        self._known = sorted(each for each in nearest if each is not None)
+        """Keeps only those that are :meth:`nearest` to ``starts``, where reading begins."""
+        self._known = self.nearest(starts)
 
     def _place_after(self, element: int) -> int:
         return bisect.bisect_right(self._known, element, key=lambda known: known.at)

@@ -17,7 +17,7 @@ from dataservice.errors import DataServiceWarning
 from dataservice.runtime.arguments import check_number, integer_at_least
 from pstrain.coordinator.per_worker import PerWorkerDataset
 from pstrain.errors import InvalidArgumentError
-from pstrain.features.batches import is_data_frame
+from pstrain.features.batches import as_table, is_data_frame
 
 
 def as_source(data: Any, batch_size: int) -> Any:
@@ -30,11 +30,9 @@ def as_source(data: Any, batch_size: int) -> Any:
         return data if data.is_batched else data.batch(batch_size)
     if isinstance(data, PerWorkerDataset) or callable(data):
         return data
-    if is_data_frame(data):
-        data = pa.Table.from_pandas(data, preserve_index=False)
-    if isinstance(data, pa.Table | pa.RecordBatch):
-        table = data if isinstance(data, pa.Table) else pa.Table.from_batches([data])
-        return dataservice.Dataset.from_table(table).batch(batch_size)
+    data = as_table(data)
+    if isinstance(data, pa.Table):
+        return dataservice.Dataset.from_table(data).batch(batch_size)
     if isinstance(data, dict):
         return dataservice.Dataset.from_numpy(data).batch(batch_size)
     raise InvalidArgumentError(
@@ -52,11 +50,8 @@ def split_rows(data: Any, share: float) -> tuple[pa.Table, pa.Table]:
         )
     if isinstance(data, dict):
         data = dataservice.Dataset.from_numpy(data).to_table()
-    elif is_data_frame(data):
-        data = pa.Table.from_pandas(data, preserve_index=False)
-    elif isinstance(data, pa.RecordBatch):
-        data = pa.Table.from_batches([data])
-    elif not isinstance(data, pa.Table):
+    data = as_table(data)
+    if not isinstance(data, pa.Table):
         raise InvalidArgumentError(
             "validation_split divides a table, a DataFrame or a dict of arrays, got "
             f"{type(data).__name__}: train on dataset.skip(n), and give "

@@ -92,10 +92,16 @@ class DealtPass:
         with self._lock:
             self._scheduled[dealt] = outcome
 
-    def note_done(self, dealt: Range) -> None:
-        """Notes that the report on a range has arrived."""
+    def note_done(self, dealt: Range, count: int | None = None) -> None:
+        """Notes that the report on a range, or on its first ``count`` elements, has arrived.
+
+        The others are dealt again. Until then they are in no position, so only functions of passes
+        that are not saved may leave elements.
+        """
         with self._lock:
             del self._scheduled[dealt]
+            if count is not None and count < dealt.length:
+                self._again.append(Range(dealt.start + count, dealt.length - count))
             # Cleaned up only now and then: finding useless bookmarks costs more than keeping some.
             if len(self._bookmarks) > 2 * (len(self._scheduled) + len(self._again) + 1):
                 self._bookmarks.keep_for(self._starts([*self._scheduled, *self._again]))
@@ -116,13 +122,12 @@ class DealtPass:
         with self._lock:
             undone = [dealt for dealt, outcome in self._scheduled.items() if not _is_done(outcome)]
             again = sorted([*undone, *self._again])
-            nearest = {self._bookmarks.before(start) for start in self._starts(again)}
             return {
                 "epoch": self.epoch,
                 "data": self._data.identity(),
                 "next": self._next,
                 "again": [list(dealt) for dealt in again],
-                "bookmarks": sorted(list(each) for each in nearest if each is not None),
+                "bookmarks": [list(each) for each in self._bookmarks.nearest(self._starts(again))],
             }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -8,6 +8,7 @@ state that was restored last, so each step that the values contain is counted on
 from __future__ import annotations
 
 import base64
+import copy
 import logging
 import time
 import zlib
@@ -22,6 +23,7 @@ from dataservice.runtime.identity import new_id
 from pstrain import results
 from pstrain.callbacks.base import CallbackList, Logs
 from pstrain.errors import RolledBackError, UnimplementedError
+from pstrain.metrics.tally import of_each_row
 
 logger = logging.getLogger(__name__)
 
@@ -88,8 +90,7 @@ class Totals:
 
     def to_json(self, reports: Iterable[Report] = ()) -> dict[str, Any]:
         """Returns these sums, with ``reports`` added to them, as JSON."""
-        both = Totals(self._metrics)
-        both._merge(self)
+        both = copy.copy(self)
         for report in reports:
             both.add(report)
         return {
@@ -113,11 +114,6 @@ class Totals:
             self._states = states
         else:
             logger.warning("the metrics are not those that were saved, so they count from zero")
-
-    def _merge(self, other: Totals) -> None:
-        self.steps, self.examples = other.steps, other.examples
-        self._loss_sum, self._wait_s = other._loss_sum, other._wait_s
-        self._busy_s, self._states = other._busy_s, list(other._states)
 
 
 class Runner(Protocol):
@@ -146,7 +142,7 @@ class Progress:
     ) -> None:
         self._runner = runner
         self._dataset = dataset
-        self._metrics = list(metrics)
+        self._metrics = of_each_row(metrics)
         self._hooks = hooks
         self._epochs = epochs
         self.epoch = initial_epoch
@@ -158,13 +154,10 @@ class Progress:
         self._is_used_up = True
         self._begins_anew = False
         self._saves_position = True
-        self._start: dict[str, Any] = {"epoch": initial_epoch}
+        # For a restore without a checkpoint of this fit.
+        self._start: dict[str, Any] = {"epoch": initial_epoch, "callbacks": hooks.state_dict()}
         self._restored: Mapping[str, Any] | None = None
         self.is_behind = False
-
-    def begin(self) -> None:
-        """Records the callbacks' first state, for a restore without a checkpoint of this fit."""
-        self._start["callbacks"] = self._hooks.state_dict()
 
     def iterator(self) -> Any:
         """Returns the current iterator, or the dataset's next one if that is used up."""
@@ -185,9 +178,6 @@ class Progress:
     def is_complete(self) -> bool:
         """True if no epoch is left."""
         return self.epoch >= self._epochs
-
-    def add(self, report: Report) -> None:
-        self.totals.add(report)
 
     def use_up(self) -> None:
         """Notes that the data of the current iterator has ended."""
@@ -212,7 +202,8 @@ class Progress:
         """Returns the JSON-able state; RolledBackError while :meth:`go_back` is due."""
         if self.is_behind:
             raise RolledBackError("everything went back to a checkpoint: there is nothing to save")
-        history = History(list(self.history.epoch), _copied(self.history.history))
+        before = {name: [*values] for name, values in self.history.history.items()}
+        history = History([*self.history.epoch], before)
         if self._ended is not None:
             history.add(*self._ended)
         reports = [report for report in self._runner.unreported() if report["steps"]]
@@ -298,10 +289,6 @@ def _packed(states: list[Any]) -> str:
 
 def _unpacked(text: str) -> list[Any]:
     return list(results.decode(zlib.decompress(base64.b64decode(text))))
-
-
-def _copied(history: Mapping[str, list[float]]) -> dict[str, list[float]]:
-    return {name: list(values) for name, values in history.items()}
 
 
 def _plain(history: Mapping[str, list[Any]]) -> dict[str, list[Any]]:

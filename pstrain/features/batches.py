@@ -25,6 +25,21 @@ def is_data_frame(data: Any) -> bool:
     return isinstance(data, getattr(sys.modules.get("pandas"), "DataFrame", ()))
 
 
+def flat_column(values: Any) -> pa.Array:
+    """Returns the values of a list or an array of any shape as one column, of type null if none."""
+    flat = np.asarray(values).reshape(-1)
+    if not len(flat) or flat.dtype.kind in "OUST":
+        return pa.array(flat.tolist())
+    return from_numbers(np.ascontiguousarray(flat))
+
+
+def as_table(data: Any) -> Any:
+    """Returns a DataFrame or a record batch as a table; returns anything else as it is."""
+    if is_data_frame(data):
+        return pa.Table.from_pandas(data, preserve_index=False)
+    return pa.Table.from_batches([data]) if isinstance(data, pa.RecordBatch) else data
+
+
 def as_batch(given: Any, names: Collection[str] | None = None) -> pa.RecordBatch:
     """Returns a record batch, table, DataFrame or mapping of arrays as one batch.
 
@@ -33,8 +48,7 @@ def as_batch(given: Any, names: Collection[str] | None = None) -> pa.RecordBatch
     """
     if isinstance(given, pa.RecordBatch):
         return given
-    if is_data_frame(given):
-        given = pa.Table.from_pandas(given, preserve_index=False)
+    given = as_table(given)
     if isinstance(given, pa.Table):
         merged = given.combine_chunks().to_batches()
         return merged[0] if merged else pa.RecordBatch.from_pylist([], given.schema)

@@ -24,33 +24,21 @@ def sigmoid(logits: Array, out: Array) -> None:
 
 
 @njit(nogil=True, cache=True)
-def cross_entropy(logits: Array, labels: Array, gradient: Array) -> float:
+def cross_entropy(logits: Array, labels: Array, weights: Array, gradient: Array) -> float:
     """Returns the mean of log(1 + exp(-z)) for labels 1 and log(1 + exp(z)) for labels 0.
 
-    Sets ``gradient`` to d mean / d logits.
+    Each loss is multiplied by its weight, by 1 if ``weights`` is empty, before the sum is divided
+    by their number. Sets ``gradient`` to d mean / d logits.
     """
     total = 0.0
     scale = 1.0 / max(len(logits), 1)
     for i in range(len(logits)):
+        weight = np.float64(weights[i]) if len(weights) else 1.0
         z = np.float64(logits[i])
         decay = math.exp(-abs(z))
-        total += max(z, 0.0) - z * labels[i] + math.log1p(decay)
+        total += weight * (max(z, 0.0) - z * labels[i] + math.log1p(decay))
         probability = (1.0 if z >= 0 else decay) / (1.0 + decay)
-        gradient[i] = (probability - labels[i]) * scale
-    return total * scale
-
-
-@njit(nogil=True, cache=True)
-def weighted_cross_entropy(logits: Array, labels: Array, weights: Array, gradient: Array) -> float:
-    """:func:`cross_entropy` with example i counted ``weights[i]`` times, still divided by n."""
-    total = 0.0
-    scale = 1.0 / max(len(logits), 1)
-    for i in range(len(logits)):
-        z = np.float64(logits[i])
-        decay = math.exp(-abs(z))
-        total += weights[i] * (max(z, 0.0) - z * labels[i] + math.log1p(decay))
-        probability = (1.0 if z >= 0 else decay) / (1.0 + decay)
-        gradient[i] = weights[i] * (probability - labels[i]) * scale
+        gradient[i] = weight * (probability - labels[i]) * scale
     return total * scale
 
 
@@ -79,6 +67,5 @@ def warm_up() -> None:
     """Compiles for float32 logits, labels and probabilities."""
     values, each = np.zeros(1, dtype=np.float32), np.zeros(1, dtype=np.float64)
     sigmoid(values, values)
-    cross_entropy(values, values, values)
-    weighted_cross_entropy(values, values, values, values)
+    cross_entropy(values, values, values, values)
     log_losses(values, values, 1e-7, each)

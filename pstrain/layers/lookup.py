@@ -27,6 +27,7 @@ from pstrain.errors import (
     InvalidTypeError,
 )
 from pstrain.features.bags import Lists, is_list
+from pstrain.features.batches import flat_column
 from pstrain.features.tokens import TokenCounts, Vocabulary
 from pstrain.foreign_arguments import refuse_arguments
 
@@ -154,11 +155,7 @@ class _Lookup:
         if isinstance(inputs, pa.Array):
             return self._of_arrow(inputs)
         array = np.asarray(inputs)
-        flat = array.reshape(-1)
-        column = pa.array(flat.tolist() if flat.dtype.kind in "OUST" else flat)
-        if not len(column):
-            column = column.cast(self.arrow_type)
-        return self._ids(column).reshape(array.shape)
+        return self._ids(flat_column(array)).reshape(array.shape)
 
     def _of_arrow(self, inputs: pa.Array) -> pa.Array:
         if not is_list(inputs.type):
@@ -271,8 +268,7 @@ def _columns(data: Any, column: str | None) -> Iterable[pa.Array | pa.ChunkedArr
         for batch in data:
             yield _column_of(batch, column)
     else:
-        flat = np.asarray(data).reshape(-1)
-        yield pa.array(flat.tolist())
+        yield flat_column(data)
 
 
 def _holds_batches(data: Any) -> bool:

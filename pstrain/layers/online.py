@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from pstrain.errors import InvalidArgumentError, InvalidTypeError
 from pstrain.features import columns
 from pstrain.features.bags import Lists, is_list
+from pstrain.features.batches import flat_column
 from pstrain.features.key_rows import KeyRows
 from pstrain.layers.evictions import checked_keep, tables_of
 
@@ -101,7 +102,7 @@ class OnlineLookup:
             raise InvalidArgumentError(
                 f"layer {self.name!r} takes keys [n, {fields}], got shape {shape}"
             )
-        column = inputs if isinstance(inputs, pa.Array) else _column(inputs)
+        column = inputs if isinstance(inputs, pa.Array) else flat_column(inputs)
         keys = np.empty((len(column), 1), np.int64)
         columns.keys_into(self.name, column, keys, 0)
         return keys.reshape(-1, fields)
@@ -150,10 +151,3 @@ class OnlineLookup:
 
     def __repr__(self) -> str:
         return f"<OnlineLookup {self.name!r} {', '.join(map(str, self.capacities))}>"
-
-
-def _column(inputs: Any) -> pa.Array:
-    flat = np.asarray(inputs).reshape(-1)
-    if not len(flat):
-        return pa.array([], pa.int64())
-    return pa.array(flat.tolist() if flat.dtype.kind in "OUST" else np.ascontiguousarray(flat))

@@ -8,6 +8,7 @@ from dataservice.runtime.arguments import nearest
 from pstrain import foreign_names
 from pstrain.errors import InvalidArgumentError, InvalidTypeError
 from pstrain.metrics.base import Metric
+from pstrain.metrics.by_group import GAUC, NDCG, HitRate, RecallAtK
 from pstrain.metrics.classification import AUC, Accuracy, Precision, Recall
 from pstrain.metrics.mean import (
     LogLoss,
@@ -19,7 +20,10 @@ from pstrain.metrics.mean import (
 
 __all__ = [
     "AUC",
+    "GAUC",
+    "NDCG",
     "Accuracy",
+    "HitRate",
     "LogLoss",
     "Mean",
     "MeanAbsoluteError",
@@ -27,6 +31,7 @@ __all__ = [
     "Metric",
     "Precision",
     "Recall",
+    "RecallAtK",
     "RootMeanSquaredError",
 ]
 
@@ -51,6 +56,8 @@ _ALIASES: dict[str, type[Any]] = {
     "rmse": RootMeanSquaredError,
 }
 
+_BY_GROUP = ("GAUC(", "NDCG(k, ", "HitRate(k, ", "RecallAtK(k, ")
+
 
 def named(value: Any) -> Metric:
     """Returns a metric unchanged, and a new one for a name such as "auc", "LogLoss" or "mse"."""
@@ -65,6 +72,11 @@ def named(value: Any) -> Metric:
     if plain in _ALIASES:
         alias: Metric = _ALIASES[plain](name=plain)
         return alias
+    for begun in _BY_GROUP:
+        if plain == begun.partition("(")[0].lower():
+            raise InvalidArgumentError(
+                f"metric {value!r} needs the column of its groups: give {begun}group='user_id')"
+            )
     found = next((kind for name, kind in _BY_NAME.items() if name.replace("_", "") == plain), None)
     if found is None:
         raise InvalidArgumentError(

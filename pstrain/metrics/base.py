@@ -44,8 +44,11 @@ class Metric(Maker, ABC):
     The object's state is a variable. If the metric is made in a strategy scope, the variable is on
     parameter servers, where concurrent ``update_state`` calls of all trainers add up. Otherwise the
     first ``update_state`` makes it in this process. A metric that a scheduled function makes has a
-    state of its own in each run.
+    state of its own in each run. ``group``: the column whose values say which rows the metric looks
+    at together; None if it takes each row by itself.
     """
+
+    group: str | None = None
 
     def __init__(self, name: str, shape: tuple[int, ...]) -> None:
         check_text("the name of a metric", name)
@@ -94,7 +97,7 @@ class Metric(Maker, ABC):
     def check_weighs(self) -> None:
         """Raises InvalidArgumentError if :meth:`update` of this metric takes no weights."""
         try:
-            inspect.signature(self.update).bind(None, [], [], weights=None)
+            inspect.signature(self.update).bind_partial(None, [], [], weights=None)
         except TypeError as error:
             raise InvalidArgumentError(
                 f"metric {self.name!r} takes no weights of examples: give {type(self).__name__}"
@@ -163,7 +166,7 @@ class Metric(Maker, ABC):
         with _creation:
             if self._variable is None:
                 if self._is_of_step:
-                    self._variable = _StepState(self.initial_state())
+                    self._variable = self._create_of_step()
                 elif current_step() is not None:
                     raise FailedPreconditionError(
                         f"metric {self.name!r} was made outside strategy.scope(), so trainers "
@@ -172,6 +175,9 @@ class Metric(Maker, ABC):
                 else:
                     self._variable = self._create()
         return self._variable
+
+    def _create_of_step(self) -> Any:
+        return _StepState(self.initial_state())
 
     def _create(self) -> Any:
         with self.making():

@@ -136,9 +136,10 @@ class Model(Weights, Hinting, ABC):
         Takes objects, or names of those with default arguments, such as "adagrad" and "auc".
         ``weighted_metrics`` count each row by its ``sample_weight`` and ``class_weight``; they come
         last in ``self.metrics``. If a weighted metric is given by name and its name is also in
-        ``metrics``, it is called "weighted_auc" or the like. An optimizer that was made outside
-        the model's strategy is moved there if it has made no step yet, otherwise
-        InvalidArgumentError.
+        ``metrics``, it is called "weighted_auc" or the like. ``evaluate`` computes all metrics;
+        ``fit`` computes those by group, such as ``GAUC``, of its validation data only. An optimizer
+        that was made outside the model's strategy is moved there if it has made no step yet,
+        otherwise InvalidArgumentError.
         """
         from pstrain import metrics as known_metrics
         from pstrain import optimizers

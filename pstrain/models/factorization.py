@@ -46,7 +46,6 @@ class DeepFM(Model):
         fields, numbers = network.checked_fields(self.kind, self.schema), len(self.schema.dense)
         self.dim, self.hidden = network.checked_sizes(self.kind, dim, hidden=hidden)
         self.name, self.seed = name, seed
-        self._fields = fields
         rows = self.schema.table_rows
         self._table = WideDeepTable(
             rows, fields, dim, name=f"{name}/table", seed=seed, by_field=True
@@ -68,7 +67,7 @@ class DeepFM(Model):
         numeric = None
         if self._numeric is not None:
             numeric = whole_leaf(self._numeric.variables[0], values[-2][0])
-        logits = pair_logits(found, self._fields, bias, numeric, features)
+        logits = pair_logits(found, self._table.fields, bias, numeric, features)
         if self._linear is not None:
             logits = logits + self._linear.forward(values[-1], features.dense)
         if self._deep:
@@ -91,7 +90,7 @@ class DeepFM(Model):
         kernel, *others = whole_leaves(first.variables, values)
         leaves = [kernel if numeric is None else folded(kernel, numeric), *others]
         if is_worth_fusing(lookup, features, self.dim, first):
-            return project_rows(found, self._fields, None, leaves, features)[0]
+            return project_rows(found, self._table.fields, None, leaves, features)[0]
         matrix, _ = self._table.computed(found, bias, features)
         return first.computed(matrix, leaves)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -25,9 +26,9 @@ class Weights(Freezable):
     layers: list[Any]
 
     @property
+    @abstractmethod
     def variables(self) -> list[Any]:
-        """All variables, in the order of the layers."""
-        return [variable for layer in self.layers for variable in layer.variables]
+        """All variables."""
 
     @property
     def trainable_variables(self) -> list[Any]:

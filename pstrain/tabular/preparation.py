@@ -25,6 +25,7 @@ from pstrain.weighting import finite_weights
 
 FILE = "preparation.json"
 _FORMAT = 1
+_TUPLES = ("label_values", "dense", "log1p", "categorical", "lists")
 
 Value = bool | int | float | str
 
@@ -97,7 +98,6 @@ class Preparation:
                 raise DataError(f"{path} was written by another version of pstrain")
             for key in _TUPLES:
                 value[key] = tuple(value[key])
-            value["lists"] = tuple(value.get("lists", ()))
             return cls(**value)
         except (ValueError, KeyError, TypeError) as error:
             raise DataError(f"{path} is damaged ({error}): train again") from error
@@ -129,9 +129,6 @@ class Preparation:
 def weights_of(name: str, column: pa.Array | pa.ChunkedArray) -> pa.Array:
     """Returns the weights as float32; DataError unless all are finite numbers."""
     return from_numbers(finite_weights(f"weights of column {name!r}", column))
-
-
-_TUPLES = ("label_values", "dense", "log1p", "categorical")
 
 
 def _category(name: str, column: pa.Array, trained: str | None) -> pa.Array:

@@ -7,6 +7,7 @@ changes, and rows to predict need no label.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -49,19 +50,36 @@ def evaluate(
     batch_size: int,
     types: Mapping[str, str],
     delimiter: str | None = None,
+    group: str | None = None,
 ) -> dict[str, float]:
     """Returns the scores of the model in ``folder`` over all rows of ``data``: auc, loss, examples.
 
     ``types``: Arrow types of columns of text files, besides those that the model knows.
-    ``delimiter``: the separator of columns in CSV files.
+    ``delimiter``: the separator of columns in CSV files. ``group``: a column by whose values rows
+    are also ranked: gauc, ndcg_at_10.
     """
     model, prepared = load(folder)
     rows = open_typed(data, {**prepared.types, **types}, types, delimiter)
-    check_columns(rows, (*prepared.columns, prepared.label), data)
-    model.compile(metrics=[ps.metrics.AUC(), ps.metrics.Accuracy()])
+    grouped = () if group is None else (group,)
+    check_columns(rows, (*prepared.columns, prepared.label, *grouped), data)
+    metrics: list[ps.metrics.Metric] = [ps.metrics.AUC(), ps.metrics.Accuracy()]
+    for name in map(_group_column, grouped):
+        metrics += [ps.metrics.GAUC(group=name), ps.metrics.NDCG(10, group=name)]
+    model.compile(metrics=metrics)
+    prepare = prepared if group is None else partial(_with_groups, prepared, group)
     with plain_errors():
-        scores = model.evaluate(rows.map(prepared, format="arrow").batch(batch_size), verbose=0)
+        scores = model.evaluate(rows.map(prepare, format="arrow").batch(batch_size), verbose=0)
     return dict(scores)
+
+
+def _with_groups(prepared: Preparation, group: str, batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Returns the features, and the column of groups as it is in the file."""
+    return prepared(batch).append_column(_group_column(group), batch.column(group))
+
+
+def _group_column(group: str) -> str:
+    """Returns a name that no feature has: a column may be a feature too, in another form."""
+    return f"--group {group}"
 
 
 def predictions(
@@ -84,9 +102,7 @@ def predictions(
         raise InvalidArgumentError(
             f"the data has a column {column!r} already; name another one with --column"
         )
-    unlabelled = rows.schema.names
-    if prepared.label in unlabelled:
-        unlabelled = [name for name in unlabelled if name != prepared.label]
+    unlabelled = [name for name in rows.schema.names if name != prepared.label]
     is_empty = True
     for batch in rows:
         is_empty = False

@@ -21,7 +21,15 @@ from torch.func import functional_call
 
 from pstrain.errors import InvalidArgumentError
 
-_thread = threading.local()
+
+class _Thread(threading.local):
+    """What one thread keeps: its copies of each owner's skeleton, by mode and device."""
+
+    def __init__(self) -> None:
+        self.copies: WeakKeyDictionary[Any, dict[tuple[bool, Any], Any]] = WeakKeyDictionary()
+
+
+_thread = _Thread()
 
 
 def check(module: Any, name: str) -> None:
@@ -127,7 +135,7 @@ def call(
     module was given in. InvalidArgumentError if the module changes a persistent buffer, which no
     other trainer would see, or a parameter or input, which others may share.
     """
-    copies = _copies().setdefault(owner, {})
+    copies = _thread.copies.setdefault(owner, {})
     if (training, device) not in copies:
         made = _copy_on(device, bare)
         copies[training, device] = made if training else made.eval()
@@ -161,14 +169,6 @@ def _persists(module: Any, path: str) -> bool:
     """True if a buffer belongs to the state of its module, as torch saves it."""
     home, _, name = path.rpartition(".")
     return name not in module.get_submodule(home)._non_persistent_buffers_set
-
-
-def _copies() -> WeakKeyDictionary[Any, dict[tuple[bool, Any], Any]]:
-    copies: WeakKeyDictionary[Any, dict[tuple[bool, Any], Any]] | None
-    copies = getattr(_thread, "copies", None)
-    if copies is None:
-        copies = _thread.copies = WeakKeyDictionary()
-    return copies
 
 
 def in_eval_mode(module: Any, compute: Callable[[], Any]) -> Any:

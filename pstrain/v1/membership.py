@@ -226,7 +226,7 @@ def wait_for(what: str, timeout_s: float, attempt: Callable[[], T | None]) -> T:
     After ``timeout_s`` raises DeadlineExceededError, which says ``what`` was waited for.
     """
 
-    def once(_limit_s: float) -> T:
+    def once(_limit_s: float) -> T:  # the requests of an attempt have time-outs of their own
         found = attempt()
         if not found:
             raise UnavailableError("not yet")

@@ -38,6 +38,7 @@ from bench import (
 from bench.columns import CATEGORICAL
 from bench.peers import children
 from pstrain.features.schema import Features
+from pstrain.launch.local import LocalCluster
 from pstrain.variables.scope import local_parameters
 
 _ROWS = 3 * data.BLOCK_ROWS
@@ -81,7 +82,7 @@ def test_stream_prints_a_line_per_run(capsys: pytest.CaptureFixture[str]):
 
 
 def test_leases_prints_a_line_per_run(capsys: pytest.CaptureFixture[str]):
-    leases.main(["--smoke", "--program"])
+    leases.main(["--smoke", "--program", "--workers", "1"])
     files, windows, program = _lines(capsys)
     assert [files["form"], windows["form"]] == ["files", "windows"]
     assert files["splits"] == windows["splits"] == program["splits"] == 500
@@ -312,11 +313,12 @@ def test_quality_prints_a_table_and_a_line_per_task(capsys: pytest.CaptureFixtur
 
 def test_training_in_bfloat16_is_as_good_as_in_float32(tmp_path: Path):
     task = quality.clicks_task(tmp_path, 32_768)
-    exact, rounded = (
-        # In rounds (``sync``), so that only the data type makes a difference.
-        quality.on_servers(task, 1, consistency="sync", transport_dtype=dtype)
-        for dtype in ("float32", "bfloat16")
-    )
+    with LocalCluster(workers=1, ps=2, data_workers=0) as cluster:
+        exact, rounded = (
+            # In rounds (``sync``), so that only the data type makes a difference.
+            quality.on_cluster(task, cluster, consistency="sync", transport_dtype=dtype)
+            for dtype in ("float32", "bfloat16")
+        )
     assert 0.6 < exact < task.reachable
     assert exact != rounded
     assert abs(exact - rounded) < quality.TOLERANCE

@@ -111,6 +111,28 @@ def test_evaluate_scores_unseen_parquet_and_csv_alike(
     assert scores[0] == scores[1]
 
 
+@pytest.mark.parametrize("column", ["site", "hour", "user_id"])
+def test_evaluate_ranks_rows_of_each_value_of_a_column(
+    files: pathlib.Path,
+    model: pathlib.Path,
+    tmp_path: pathlib.Path,
+    capsys: pytest.CaptureFixture[str],
+    column: str,
+) -> None:
+    output = tmp_path / "predictions.parquet"
+    data = [str(model), "--data", str(files / "new.csv")]
+    assert main(["predict", *data, "--output", str(output)]) == 0
+    rows = pq.read_table(output)
+    assert main(["evaluate", *data, "--group", column]) == 0
+    assert re.search(r"GAUC +0\.\d{4}\s+NDCG at 10 +0\.\d{4}", capsys.readouterr().out)
+    assert main(["evaluate", *data, "--group", column, "--json"]) == 0
+    found = closing_line(capsys)
+    for metric in (ps.metrics.GAUC(group=column), ps.metrics.NDCG(10, group=column)):
+        metric.update_state(rows["clicked"], rows["prediction"], groups=rows[column])
+        assert found[metric.name] == pytest.approx(metric.result(), abs=1e-5)
+    assert "no column 'memo'" in fails(capsys, ["evaluate", *data, "--group", "memo"])
+
+
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
 def test_predict_writes_predictions_next_to_the_rows(
     files: pathlib.Path, model: pathlib.Path, tmp_path: pathlib.Path, ending: str
@@ -254,43 +276,33 @@ def test_train_that_cannot_save_its_preparation_keeps_the_old_model(
     assert contents(out) == before
 
 
-def test_train_refuses_output_folder_that_is_a_file(
-    files: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "out").write_text("notes")
-    assert "is a file" in fails(capsys, local(files / "part-*.parquet", tmp_path / "out"))
-
-
-def test_train_on_missing_files_is_refused(
-    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert "no file matches" in fails(capsys, local(tmp_path / "*.parquet", tmp_path / "out"))
-    assert not (tmp_path / "out").exists()
-
-
-def test_train_on_missing_label_or_dense_column_is_refused(
-    files: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    data = files / "part-*.parquet"
-    error = fails(capsys, local(data, tmp_path / "out", label="klicked"))
-    assert "no column 'klicked'" in error
-    assert "clicked, site, price" in error
-    error = fails(capsys, local(data, tmp_path / "out", "--dense", "prize"))
-    assert "--dense names 'prize'" in error
-
-
-def test_train_on_labels_of_more_than_two_values_is_refused(
-    files: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    error = fails(capsys, local(files / "part-*.parquet", tmp_path / "out", label="hour"))
-    assert "label column 'hour' must hold two values, found 24" in error
-
-
-def test_train_on_files_without_rows_is_refused(
-    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pq.write_table(clicks(10).slice(0, 0), tmp_path / "none.parquet")
-    assert "no rows" in fails(capsys, local(tmp_path / "none.parquet", tmp_path / "out"))
+@pytest.mark.parametrize(
+    ("data", "options", "told"),
+    [
+        ("*.nothing", [], "no file matches"),
+        ("empty.parquet", [], "no rows"),
+        ("damaged.parquet", [], "damaged.parquet"),
+        ("clicks.parquet", ["--label", "klicked"], "no column 'klicked'.*clicked, site, price"),
+        ("clicks.parquet", ["--label", "hour"], "column 'hour' must hold two values, found 24"),
+        ("clicks.parquet", ["--dense", "prize"], "--dense names 'prize'"),
+        ("clicks.parquet", ["--out", "empty.parquet"], "is a file"),
+        ("clicks.parquet", ["--validation-data", "narrow.parquet"], "no column 'price'"),
+        ("clicks.parquet", ["--validation", "0.0000001"], "--validation 1e-07 leaves no rows of"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else " ".join(value),
+)
+def test_train_refuses_unusable_files_columns_and_places(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str], data: str, options: list[str], told: str,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    pq.write_table(clicks(1_000), "clicks.parquet")
+    pq.write_table(clicks(10).slice(0, 0), "empty.parquet")
+    pq.write_table(clicks(10).drop_columns(["price"]), "narrow.parquet")
+    pathlib.Path("damaged.parquet").write_bytes(b"PAR1 this is no Parquet file PAR1")
+    before = contents(tmp_path)
+    assert re.search(told, fails(capsys, [*local(data, "out"), *options]))
+    assert contents(tmp_path) == before
 
 
 def test_train_on_csv_whose_type_changes_halfway_asks_for_types_option(
@@ -362,22 +374,6 @@ def test_predict_names_output_that_cannot_be_written(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_train_names_damaged_file(
-    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "bad.parquet").write_bytes(b"PAR1 this is no Parquet file PAR1")
-    assert "bad.parquet" in fails(capsys, local(tmp_path / "bad.parquet", tmp_path / "out"))
-
-
-def test_train_refuses_validation_files_that_lack_a_column(
-    files: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pq.write_table(clicks(10).drop_columns(["price"]), tmp_path / "other.parquet")
-    options = ["--validation-data", str(tmp_path / "other.parquet")]
-    error = fails(capsys, local(files / "part-*.parquet", tmp_path / "out", *options))
-    assert "no column 'price'" in error
-
-
 @pytest.mark.parametrize("labels", [["yes", "no"], [1, 2]], ids=["text", "numbers"])
 def test_unknown_labels_in_validation_or_evaluation_files_are_refused(
     files: pathlib.Path, model: pathlib.Path, tmp_path: pathlib.Path, labels: list[object],
@@ -420,15 +416,6 @@ def test_struct_columns_are_not_trained_on_but_copied_beside_predictions(
     assert "columns place hold lists or structs" in error
     assert main([*wanted, str(tmp_path / "scores.parquet")]) == 0
     assert pq.read_table(tmp_path / "scores.parquet")["place"][0].as_py() == {"lat": 1.5}
-
-
-def test_validation_share_that_holds_out_no_row_is_refused(
-    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pq.write_table(clicks(50), tmp_path / "rows.parquet")
-    wanted = local(tmp_path / "rows.parquet", tmp_path / "out", "--validation", "0.0001")
-    assert "--validation 0.0001 leaves no rows of" in fails(capsys, wanted)
-    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("where", ["local", "cluster"])

@@ -30,6 +30,7 @@ from pstrain.errors import (
     ServerLostError,
     UnavailableError,
 )
+from tests.integration.fragile_cluster import revived
 from tests.waiting import wait_until
 
 DEADLINE_S = 60.0
@@ -434,10 +435,16 @@ def test_closures_update_variables_on_servers(coordinator: ps.ClusterCoordinator
     np.testing.assert_array_equal(counter.numpy(), [25] * 4)
 
 
-@pytest.fixture
-def breakable() -> Iterator[ps.LocalCluster]:
+@pytest.fixture(scope="module")
+def _fragile() -> Iterator[ps.LocalCluster]:
     with ps.LocalCluster(workers=2, ps=1, data_workers=0) as cluster:
         yield cluster
+
+
+@pytest.fixture
+def breakable(_fragile: ps.LocalCluster) -> ps.LocalCluster:
+    """Returns a cluster that tests may harm."""
+    return revived(_fragile)
 
 
 def test_closures_of_killed_trainer_run_elsewhere_and_bound_ones_wait(
@@ -555,7 +562,7 @@ def test_program_continues_after_lost_server_by_begin_and_restore(
 def test_variables_missing_from_checkpoint_are_named_and_reset_by_a_restore(
     tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with ps.LocalCluster(workers=1, ps=2, supervise=True) as cluster:
+    with ps.LocalCluster(workers=1, ps=2, data_workers=0, supervise=True) as cluster:
         strategy = ps.ParameterServerStrategy(
             cluster.resolver, ps.partitioners.FixedShardsPartitioner(2)
         )

@@ -22,7 +22,9 @@ def clicks() -> dict[str, np.ndarray]:
     page = rng.integers(0, 50, ROWS)
     price = rng.normal(size=ROWS).astype(np.float32)
     clicked = (page % 2 + 0.5 * price + 0.1 * rng.normal(size=ROWS) > 0.5).astype(np.int64)
-    return {"page": page, "price": price, "label": clicked, "weight": rng.random(ROWS)}
+    user = rng.integers(0, 900, ROWS)  # no feature; its rows are spread over all trainers
+    weight = rng.random(ROWS)
+    return {"page": page, "price": price, "label": clicked, "weight": weight, "user": user}
 
 
 class KillAndRestartTrainer(ps.callbacks.Callback):
@@ -56,7 +58,11 @@ def test_evaluate_and_predict_are_exact_although_a_trainer_is_killed(
         with strategy.scope():
             model: Any = ps.models.WideDeep(SCHEMA, dim=4, hidden=(8,))
             weighted = [ps.metrics.AUC("weighted"), "precision", "log_loss"]
-            model.compile("adagrad", metrics=[ps.metrics.AUC()], weighted_metrics=weighted)
+            by_user = ps.metrics.NDCG(5, group="user"), ps.metrics.GAUC(group="user")
+            weighted.append(ps.metrics.GAUC(group="user", name="weighted_gauc"))
+            model.compile(
+                "adagrad", metrics=[ps.metrics.AUC(), *by_user], weighted_metrics=weighted
+            )
         model.fit(data, steps_per_epoch=50, verbose=0)
         # A trainer that is killed before it has joined would not count as lost.
         coordinator = ps.ClusterCoordinator(strategy)
@@ -71,6 +77,7 @@ def test_evaluate_and_predict_are_exact_although_a_trainer_is_killed(
         wait_until(lambda: coordinator.stats()["losses"] > 0, "the loss to be counted")
         assert exact(there) == exact(here)
         assert there["weighted"] != there["auc"]
+        assert there["weighted_gauc"] != there["gauc"]
         part = model.evaluate(data, steps=10, steps_per_execution=4, **options)
         assert exact(part) == exact(
             model.evaluate({n: c[:1000] for n, c in columns.items()}, batch_size=100, **options)
@@ -81,6 +88,44 @@ def test_evaluate_and_predict_are_exact_although_a_trainer_is_killed(
         found = model.predict(data, steps_per_execution=4, callbacks=[kill])
         assert kill.calls == 75
         np.testing.assert_array_equal(found, expected)
+        for metric in by_user:
+            metric.update_state(columns["label"], expected, groups=columns["user"])
+            assert metric.result() == here[metric.name]
+        coordinator.close()
+
+
+def test_metrics_by_group_are_exact_over_a_data_service_and_in_a_loop(
+    tmp_path: pathlib.Path,
+) -> None:
+    columns = clicks()
+    local = ds.Dataset.from_numpy(columns).batch(100)
+    with ps.LocalCluster(workers=2, ps=1, data_workers=1, log_dir=tmp_path) as cluster:
+        strategy = ps.ParameterServerStrategy(cluster.resolver)
+        shared = local.distribute(ds.ShardingPolicy.DYNAMIC, cluster.service)
+        with strategy.scope():
+            model: Any = ps.models.WideDeep(SCHEMA, dim=4, hidden=(8,))
+            gauc = ps.metrics.GAUC(group="user")
+            model.compile("adagrad", metrics=[gauc])
+        history = model.fit(local, validation_data=shared, verbose=0).history
+        here = model.evaluate(local, distributed=False, verbose=0)
+        assert history["val_gauc"] == [here["gauc"]]
+        assert "gauc" not in history
+
+        def step(iterator: Any) -> Any:
+            state = gauc.initial_state()
+            for batch in iterator:
+                label, user = batch["label"], batch["user"]
+                state = gauc.update(state, label, model.predict_on_batch(batch), groups=user)
+            return state
+
+        coordinator = ps.ClusterCoordinator(strategy)
+        iterator = iter(coordinator.create_per_worker_dataset(lambda _: local.take(100)))
+        for trainer in (0, 1):
+            value = coordinator.schedule(step, args=(iterator,), trainer=trainer)
+            gauc.add_state(value.fetch())
+        part = model.evaluate(local.take(100), distributed=False, verbose=0)
+        # Each trainer has evaluated the same rows: an area is the same for rows that occur twice.
+        assert gauc.result() == pytest.approx(part["gauc"], rel=1e-12)
         coordinator.close()
 
 

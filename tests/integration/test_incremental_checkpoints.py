@@ -15,7 +15,7 @@ ROWS, WIDTH = 60_000, 8
 CHUNK = 1_000
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def cluster() -> Iterator[ps.LocalCluster]:
     with ps.LocalCluster(workers=1, ps=2, data_workers=0) as cluster:
         yield cluster

@@ -186,7 +186,7 @@ def test_restored_per_worker_iterator_resumes_each_trainers_pass(
 
 
 def test_sync_trainers_with_sparse_task_indices_divide_the_data() -> None:
-    with ps.LocalCluster(workers=2, ps=1) as cluster:
+    with ps.LocalCluster(workers=2, ps=1, data_workers=0) as cluster:
         jobs = cluster.resolver.cluster_spec()
         workers = dict(zip((1, 5), jobs.job_tasks("worker"), strict=True))
         spec = ps.ClusterSpec({"worker": workers, "ps": jobs.job_tasks("ps")})

@@ -13,6 +13,7 @@ import dataservice as ds
 import pstrain as ps
 from dataservice.errors import UserFunctionError
 from pstrain.errors import DataError, InvalidArgumentError
+from tests.integration.fragile_cluster import revived
 from tests.waiting import wait_until
 
 ROWS = 20_000
@@ -31,7 +32,7 @@ SCHEMA = ps.FeatureSchema(dense=["price"], categorical={"page": ps.Category(64)}
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[ps.LocalCluster]:
-    with ps.LocalCluster(workers=2, ps=2, data_workers=2) as cluster:
+    with ps.LocalCluster(workers=2, ps=2, data_workers=1) as cluster:
         yield cluster
 
 
@@ -199,83 +200,60 @@ def test_bad_data_is_an_error_and_training_can_go_on(
     assert model.fit(clicks(1_000), verbose=0).history["examples"] == [1_000.0]
 
 
-def test_exhausted_data_begins_again_in_the_next_epoch_with_a_warning() -> None:
-    with pytest.warns(ds.DataServiceWarning, match="after 10 steps of epoch 1"):
-        history = compiled(None).fit(clicks(4_000), 3, 30, batch_size=100, verbose=0)
-    assert history.history["examples"] == [3_000.0, 1_000.0, 3_000.0]
+@pytest.fixture(scope="module")
+def _fragile() -> Iterator[ps.LocalCluster]:
+    with ps.LocalCluster(workers=2, ps=1, data_workers=0) as cluster:
+        yield cluster
 
 
-@pytest.mark.parametrize("bad", [{"epochs": 0}, {"steps_per_epoch": -1}, {"epochs": 1.5}], ids=str)
-def test_bad_arguments_are_refused(bad: dict[str, Any]) -> None:
-    with pytest.raises(InvalidArgumentError, match=next(iter(bad))):
-        compiled(None).fit(clicks(10), verbose=0, **bad)
-    with pytest.raises(InvalidArgumentError, match="compile"):
-        ps.models.WideDeep(SCHEMA).fit(clicks(10))
-
-
-def test_callbacks_see_every_epoch_and_early_stopping_ends_training() -> None:
-    class Watch(ps.callbacks.Callback):
-        def __init__(self) -> None:
-            self.seen: list[str] = []
-
-        def on_epoch_begin(self, epoch: int) -> None:
-            self.seen.append(f"begin {epoch}")
-
-        def on_epoch_end(self, epoch: int, logs: dict[str, float]) -> None:
-            self.seen.append(f"end {epoch} {logs['examples']:.0f}")
-
-    watch = Watch()
-    stop = ps.callbacks.EarlyStopping("loss", patience=0, min_delta=1e9)
-    history = compiled(None).fit(clicks(500), epochs=5, callbacks=[watch, stop], verbose=0)
-    assert watch.seen == ["begin 0", "end 0 500", "begin 1", "end 1 500"]
-    assert history.epoch == [0, 1]
+@pytest.fixture
+def breakable(_fragile: ps.LocalCluster) -> ps.LocalCluster:
+    """Returns a cluster that tests may harm."""
+    return revived(_fragile)
 
 
 def test_rows_of_killed_trainer_are_trained_by_the_others_without_a_service(
-    tmp_path: Any,
+    breakable: ps.LocalCluster,
 ) -> None:
     class Killer(ps.callbacks.Callback):
-        def __init__(self, cluster: ps.LocalCluster) -> None:
-            self.cluster, self.done = cluster, False
+        done = False
 
         def on_train_batch_end(self, steps: int, logs: dict[str, float]) -> None:  # noqa: ARG002
             if steps > 20 and not self.done:
                 self.done = True
-                self.cluster.kill("worker", 0)
+                breakable.kill("worker", 0)
 
-    with ps.LocalCluster(workers=2, ps=1, data_workers=0, log_dir=tmp_path) as cluster:
-        strategy = ps.ParameterServerStrategy(cluster.resolver)
-        model = compiled(strategy)
-        coordinator = ps.ClusterCoordinator(strategy)
-        # A trainer that is killed before it has joined would not count as lost.
-        wait_until(lambda: coordinator.live_trainers() == {0, 1}, "both trainers")
-        killer = Killer(cluster)
-        history = model.fit(
-            ds.Dataset.from_numpy(clicks(40_000)).batch(100),
-            epochs=2,
-            callbacks=[killer],
-            verbose=0,
-            steps_per_execution=2,
-        )
-        assert killer.done
-        assert history.history["examples"] == [40_000, 40_000]
-        assert int(model.optimizer.iterations) == 800
-        coordinator.close()
+    strategy = ps.ParameterServerStrategy(breakable.resolver)
+    model = compiled(strategy)
+    coordinator = ps.ClusterCoordinator(strategy)
+    # A trainer that is killed before it has joined would not count as lost.
+    wait_until(lambda: coordinator.live_trainers() == {0, 1}, "both trainers")
+    killer = Killer()
+    history = model.fit(
+        ds.Dataset.from_numpy(clicks(40_000)).batch(100),
+        epochs=2,
+        callbacks=[killer],
+        verbose=0,
+        steps_per_execution=2,
+    )
+    assert killer.done
+    assert history.history["examples"] == [40_000, 40_000]
+    assert int(model.optimizer.iterations) == 800
+    coordinator.close()
 
 
-def test_remaining_trainer_trains_on_all_rows(tmp_path: Any) -> None:
+def test_remaining_trainer_trains_on_all_rows(breakable: ps.LocalCluster) -> None:
     """The passes are shuffled, each in another order, and the first epochs end within a pass."""
-    with ps.LocalCluster(workers=2, ps=1, data_workers=0, log_dir=tmp_path) as cluster:
-        cluster.kill("worker", 1)
-        strategy = ps.ParameterServerStrategy(cluster.resolver)
-        model = compiled(strategy)
-        data = ds.Dataset.from_numpy(clicks(1_000)).shuffle(1_000, seed=3).batch(10)
-        history = model.fit(data, epochs=2, steps_per_epoch=30, verbose=0, steps_per_execution=8)
-        assert history.history["examples"] == [300, 300]
-        history = model.fit(data, epochs=2, verbose=0)
-        assert history.history["examples"] == [1_000, 1_000]
-        assert int(model.optimizer.iterations) == 60 + 200
-        ps.ClusterCoordinator(strategy).close()
+    breakable.kill("worker", 1)
+    strategy = ps.ParameterServerStrategy(breakable.resolver)
+    model = compiled(strategy)
+    data = ds.Dataset.from_numpy(clicks(1_000)).shuffle(1_000, seed=3).batch(10)
+    history = model.fit(data, epochs=2, steps_per_epoch=30, verbose=0, steps_per_execution=8)
+    assert history.history["examples"] == [300, 300]
+    history = model.fit(data, epochs=2, verbose=0)
+    assert history.history["examples"] == [1_000, 1_000]
+    assert int(model.optimizer.iterations) == 60 + 200
+    ps.ClusterCoordinator(strategy).close()
 
 
 def test_endless_or_nondeterministic_data_is_sharded_over_trainers(

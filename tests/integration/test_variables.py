@@ -117,19 +117,6 @@ def test_scheduled_steps_train_only_looked_up_rows(
     np.testing.assert_array_equal(table.numpy(), expected)
 
 
-def test_variable_creation_in_a_scheduled_function_is_refused(
-    strategy: ps.ParameterServerStrategy,
-) -> None:
-    coordinator = ps.ClusterCoordinator(strategy)
-
-    def step() -> float:
-        return float(strategy.run(lambda: ps.Variable(1.0, name="made")))
-
-    coordinator.schedule(step)
-    with pytest.raises(RuntimeError, match=r"variable 'made' .*inside strategy\.scope"):
-        coordinator.join(timeout=DEADLINE_S)
-
-
 def test_initial_function_is_called_per_shard(
     strategy: ps.ParameterServerStrategy,
 ) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
+from pstrain.coordinator.per_worker import IteratorsInUse
 from pstrain.errors import (
     DataServiceError,
     DeadlineExceededError,
@@ -130,7 +131,7 @@ class Strategy:
                     wait(0.1)
 
 
-class Iterators:
+class Iterators(IteratorsInUse):
     """Stands for the program's iterators: one, in every checkpoint; rewinding takes a while."""
 
     def made_count(self) -> int:

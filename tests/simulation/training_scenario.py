@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from pstrain.checkpoints import saving
 from pstrain.consistency import ASYNC, Consistency
 from pstrain.coordinator import (
     applying,
@@ -411,6 +412,7 @@ def staged() -> Iterator[None]:
         patch.setattr(lost_trainers.logger, "disabled", True)
         patch.setattr(trainer_rounds.logger, "disabled", True)
         patch.setattr(resumption.logger, "disabled", True)
+        patch.setattr(saving.logger, "disabled", True)
         patch.setattr(link, "Outbox", SimpleQueue)
         patch.setattr(link, "RpcClient", RpcClient)
         patch.setattr(

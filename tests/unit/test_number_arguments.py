@@ -44,10 +44,15 @@ SIZES: dict[str, Callable[[Any], Any]] = {
     "'cross': rank": lambda n: ps.layers.Cross(3, n),
     "max_tokens": lambda n: ps.layers.StringLookup(max_tokens=n),
     "bins": lambda n: ps.metrics.AUC(bins=n),
+    "k": lambda n: ps.metrics.NDCG(n, group="user"),
     "num_shards": lambda n: ps.partitioners.FixedShardsPartitioner(n),
     "min_shard_bytes": lambda n: ps.partitioners.MinSizePartitioner(n),
     "max_shards": lambda n: ps.partitioners.MinSizePartitioner(max_shards=n),
     "bytes_per_string": lambda n: ps.partitioners.MaxSizePartitioner(9, bytes_per_string=n),
+    "bytes_per_string of MinSizePartitioner": lambda n: ps.partitioners.MinSizePartitioner(
+        bytes_per_string=n
+    ),
+    "max_shards of MaxSizePartitioner": lambda n: ps.partitioners.MaxSizePartitioner(9, n),
     "max_shard_bytes": lambda n: ps.partitioners.MaxSizePartitioner(n),
     "every": lambda n: ps.callbacks.Checkpoint("c", every=n),
     "every_steps": lambda n: ps.callbacks.Checkpoint("c", every_steps=n),
@@ -107,6 +112,8 @@ RATES: dict[str, Callable[[Any], Any]] = {
     "timeout_s": lambda x: ds.distribute(OFF, "a:1", timeout_s=x),
 }
 ANY_NUMBERS: dict[str, Callable[[Any], Any]] = {
+    "learning_rate": lambda x: ps.optimizers.SGD(x),
+    "epsilon": lambda x: ps.optimizers.Adagrad(epsilon=x),
     "initial_learning_rate": lambda x: schedules.ExponentialDecay(x, 10, 0.5),
     "decay_rate": lambda x: schedules.InverseTimeDecay(0.1, 10, x),
     "power": lambda x: schedules.PolynomialDecay(0.1, 10, power=x),

@@ -106,21 +106,17 @@ WRONG_VALUES: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.parametrize("message", WRONG_TYPES)
-def test_argument_of_wrong_type_is_refused_at_once(
-    message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        *((InvalidTypeError, message) for message in WRONG_TYPES),
+        *((InvalidArgumentError, message) for message in WRONG_VALUES),
+    ],
+)
+def test_wrong_argument_is_refused_at_once(
+    error: type[Exception], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(InvalidTypeError, match=message):
-        WRONG_TYPES[message]()
-    assert not list(tmp_path.iterdir()), "nothing was begun"
-
-
-@pytest.mark.parametrize("message", WRONG_VALUES)
-def test_argument_of_wrong_value_is_refused_at_once(
-    message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(InvalidArgumentError, match=message):
-        WRONG_VALUES[message]()
+    with pytest.raises(error, match=message):
+        (WRONG_TYPES | WRONG_VALUES)[message]()
     assert not list(tmp_path.iterdir()), "nothing was begun"

@@ -82,6 +82,11 @@ def test_invalid_compile_arguments_are_refused_by_name(
         models.LogisticRegression(SCHEMA).compile(**arguments)
 
 
+def test_fit_of_model_without_optimizer_asks_for_compile() -> None:
+    with pytest.raises(InvalidArgumentError, match=r"call model\.compile\(optimizer="):
+        models.LogisticRegression(SCHEMA).fit({"x": [0.5], "c": [1], "label": [1]})
+
+
 def test_unused_optimizer_is_moved_into_strategy_of_model() -> None:
     model = models.LogisticRegression(SCHEMA)
     optimizer = optimizers.SGD(0.1)

@@ -52,21 +52,6 @@ def test_split_into_empty_shards_is_refused(shards: int) -> None:
         split_rows(3, shards)
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: MinSizePartitioner(0),
-        lambda: MinSizePartitioner(max_shards=0),
-        lambda: MinSizePartitioner(bytes_per_string=-1),
-        lambda: MaxSizePartitioner(0),
-        lambda: MaxSizePartitioner(1, max_shards=0),
-    ],
-)
-def test_invalid_partitioner_arguments_are_refused(make: object) -> None:
-    with pytest.raises(InvalidArgumentError):
-        make()  # type: ignore[operator]
-
-
 def test_partitioner_base_class_is_abstract() -> None:
     with pytest.raises(NotImplementedError):
         Partitioner()((1,), "float32")

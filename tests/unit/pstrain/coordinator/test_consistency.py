@@ -17,6 +17,7 @@ from pstrain.coordinator import events as ev
 from pstrain.coordinator.invariants import check_invariants
 from pstrain.coordinator.state import CoordinatorState
 from pstrain.errors import InvalidArgumentError
+from tests.unit.pstrain.coordinator.scheduling_cases import apply
 
 
 @pytest.mark.parametrize(
@@ -238,13 +239,6 @@ for case in (
     TestSyncWithBackupScheduling,
 ):
     case.settings = settings(max_examples=40, stateful_step_count=30)
-
-
-def apply(state: CoordinatorState, events: ev.Events) -> ev.Events:
-    for event in events:
-        state.apply(event)
-    check_invariants(state)
-    return events
 
 
 def reopen(state: CoordinatorState, ended: dict[int, int]) -> ev.Events:

@@ -11,16 +11,9 @@ from pstrain import remote_errors, results
 from pstrain.consistency import ASYNC, Consistency, Ssp, Sync
 from pstrain.coordinator import assigning, decide, exhausted, lost_trainers, rounds
 from pstrain.coordinator import events as ev
-from pstrain.coordinator.invariants import check_invariants
 from pstrain.coordinator.state import CoordinatorState
 from pstrain.errors import OutOfRangeError
-
-
-def apply(state: CoordinatorState, events: ev.Events) -> ev.Events:
-    for event in events:
-        state.apply(event)
-    check_invariants(state)
-    return events
+from tests.unit.pstrain.coordinator.scheduling_cases import apply
 
 
 def begun_state(

@@ -92,7 +92,7 @@ def test_position_restores_drawn_shuffle_seed() -> None:
     first, later = (ds.Dataset.range(100).shuffle(100).batch(100) for _ in range(2))
     elements = resumed(new_pass(first).state_dict(), later)
     source: Any = elements.readers._source
-    (found,) = source().iterator(elements.epoch).read(0, 1)
+    (found,) = source.iterator(elements.epoch).read(0, 1)
     assert found.equals(next(first.iterator(0)))
     assert not found.equals(next(later.iterator(0)))
 

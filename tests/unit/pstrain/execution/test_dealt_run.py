@@ -15,7 +15,8 @@ from pstrain.coordinator.per_worker import PerWorkerDataset
 from pstrain.coordinator.remote_value import RemoteValue
 from pstrain.element_ranges import Bookmark, RangeReader
 from pstrain.errors import DataError
-from pstrain.execution.cluster import ClusterExecutor, _End
+from pstrain.execution.calls import End
+from pstrain.execution.cluster import ClusterExecutor
 from pstrain.execution.dealing import DealtDataset, DealtPass, Range
 
 DATA = ds.Dataset.range(1_000).shuffle(64, seed=3).batch(4)  # 250 elements
@@ -124,6 +125,17 @@ def test_passes_begin_with_given_first_epoch(data: Any) -> None:
     assert [iter(passes).epoch for _ in range(2)] == [3, 4]
 
 
+def test_elements_left_by_calls_that_end_early_are_dealt_again() -> None:
+    def two_at_most(elements: Any, count: int) -> dict[str, Any]:
+        report = step(itertools.islice(elements, 2), count)
+        return {**report, "ended": report["steps"] < min(count, 2)}
+
+    for steps in (None, 101):
+        coordinator: Any = Coordinator()
+        reports = list(ClusterExecutor(coordinator).run_once(two_at_most, DATA, steps, 7))
+        assert sorted(rows_of(reports)) == sorted(EXPECTED[: steps and steps * 4])
+
+
 def test_ordered_pass_reports_in_order_despite_late_range() -> None:
     coordinator: Any = Coordinator()
     executor = ClusterExecutor(coordinator)
@@ -145,17 +157,17 @@ def test_differing_ends_of_data_are_refused_in_any_report_order(
     found = [(8, False), (5, True), (1, True)]  # the second range ends at 13, the third at 17
     reports = [{"steps": steps, "ended": ended} for steps, ended in found]
     with pytest.raises(DataError, match="the pass ended before element 13, which another"):
-        note_all(_End(), {8 * index: reports[index] for index in heard})
+        note_all(End(), {8 * index: reports[index] for index in heard})
 
 
 def test_empty_ranges_behind_end_of_data_are_accepted() -> None:
     nothing = {"steps": 0, "ended": True}
-    end = _End()
+    end = End()
     note_all(end, {16: nothing, 24: nothing, 8: {"steps": 5, "ended": True}})
     note_all(end, {0: {"steps": 8, "ended": False}})
     assert end.is_met
 
 
-def note_all(end: _End, reports: dict[int, dict[str, Any]]) -> None:
+def note_all(end: End, reports: dict[int, dict[str, Any]]) -> None:
     for start, report in reports.items():
         end.note(Range(start, 8), report)

@@ -69,7 +69,7 @@ def report(steps: int) -> dict[str, Any]:
 
 
 class Count:
-    name = "count"
+    name, group = "count", None
 
     def initial_state(self) -> Any:
         return np.zeros(2, np.int64)
@@ -87,7 +87,6 @@ def new_progress(
     dataset, runner = Dataset(), Runner()
     calls = CallbackList(callbacks, Model())
     progress = Progress(runner, dataset, [Count()], calls, epochs=epochs, initial_epoch=0)
-    progress.begin()
     return progress, dataset, runner, calls
 
 
@@ -99,7 +98,7 @@ def saved(progress: Progress) -> dict[str, Any]:
 def test_unreported_ended_steps_are_saved_and_restored() -> None:
     progress, _, runner, _ = new_progress()
     progress.iterator().at = 7
-    progress.add(report(4))
+    progress.totals.add(report(4))
     runner.reports = [report(2), report(0)]
     state = saved(progress)
     assert state["totals"]["steps"] == 6
@@ -151,7 +150,7 @@ def test_loss_sum_does_not_depend_on_order_of_reports() -> None:
     for order in (losses, losses[::-1]):
         progress, _, _, _ = new_progress()
         for number, loss in enumerate(order):
-            progress.add({**report(1), "loss_sum": loss})
+            progress.totals.add({**report(1), "loss_sum": loss})
             if number == 2:  # a resume does not change the sum either
                 state = saved(progress)
                 progress, _, _, _ = new_progress()
@@ -164,8 +163,8 @@ def test_loss_sum_does_not_depend_on_order_of_reports() -> None:
 @pytest.mark.parametrize("loss", [math.nan, math.inf])
 def test_non_finite_loss_is_saved_and_restored(loss: float) -> None:
     progress, _, _, _ = new_progress()
-    progress.add({**report(1), "loss_sum": loss})
-    progress.add(report(1))
+    progress.totals.add({**report(1), "loss_sum": loss})
+    progress.totals.add(report(1))
     progress.load_state_dict(saved(progress))
     progress.go_back()
     assert repr(progress.totals.logs()["loss"]) == repr(loss)
@@ -173,7 +172,7 @@ def test_non_finite_loss_is_saved_and_restored(loss: float) -> None:
 
 def test_loss_sum_saved_by_earlier_version_is_continued() -> None:
     progress, _, _, _ = new_progress()
-    progress.add(report(2))
+    progress.totals.add(report(2))
     state = saved(progress)
     state["totals"]["loss_sum"] = 10.0
     progress.load_state_dict(state)
@@ -184,7 +183,7 @@ def test_loss_sum_saved_by_earlier_version_is_continued() -> None:
 def test_state_at_end_of_epoch_holds_next_epoch_and_history() -> None:
     progress, _, _, _ = new_progress()
     progress.iterator()
-    progress.add(report(4))
+    progress.totals.add(report(4))
     progress.use_up()
     progress.end_epoch(progress.totals.logs())
     state = saved(progress)
@@ -207,7 +206,7 @@ def test_rollback_without_state_returns_to_start_of_fit() -> None:
     progress.load_state_dict(None)
     progress.go_back()
     assert (progress.epoch, progress.iterator().epoch) == (0, 0)
-    progress.add(report(3))
+    progress.totals.add(report(3))
     progress.use_up()
     progress.end_epoch({})
     progress.close_epoch()
@@ -222,7 +221,7 @@ def test_data_without_positions_restart_their_epoch_on_rollback() -> None:
     progress, dataset, _, _ = new_progress()
     dataset.has_positions = False
     progress.iterator()
-    progress.add(report(4))
+    progress.totals.add(report(4))
     progress.load_state_dict(saved(progress))
     progress.go_back()
     assert progress.totals.steps == 0

@@ -9,6 +9,8 @@ from pstrain.kernels import losses
 LOGITS = np.array([-200, -30, -3, -0.5, 0, 0.5, 3, 30, 200, 1], dtype=np.float32)
 LABELS = np.array([0, 0, 1, 0, 1, 1, 0, 1, 1, 0], dtype=np.float32)
 
+NOTHING = np.empty(0, dtype=np.float32)
+
 
 def test_sigmoid_neither_overflows_nor_loses_small_probabilities() -> None:
     out = np.empty_like(LOGITS)
@@ -20,7 +22,7 @@ def test_sigmoid_neither_overflows_nor_loses_small_probabilities() -> None:
 
 def test_cross_entropy_and_gradient_agree_with_numpy() -> None:
     gradient = np.empty_like(LOGITS)
-    mean = losses.cross_entropy(LOGITS, LABELS, gradient)
+    mean = losses.cross_entropy(LOGITS, LABELS, NOTHING, gradient)
     wide = LOGITS.astype(np.float64)
     np.testing.assert_allclose(mean, np.mean(np.logaddexp(0, wide) - wide * LABELS), rtol=1e-12)
     with np.errstate(over="ignore"):
@@ -31,17 +33,16 @@ def test_cross_entropy_and_gradient_agree_with_numpy() -> None:
 def test_weighted_cross_entropy_and_gradient_agree_with_numpy() -> None:
     weights = np.linspace(0, 3, len(LOGITS)).astype(np.float32)
     gradient, plain = np.empty_like(LOGITS), np.empty_like(LOGITS)
-    mean = losses.weighted_cross_entropy(LOGITS, LABELS, weights, gradient)
+    mean = losses.cross_entropy(LOGITS, LABELS, weights, gradient)
     wide = LOGITS.astype(np.float64)
     each = np.logaddexp(0, wide) - wide * LABELS
     np.testing.assert_allclose(mean, np.sum(weights * each) / len(each), rtol=1e-6)
-    losses.cross_entropy(LOGITS, LABELS, plain)
+    losses.cross_entropy(LOGITS, LABELS, NOTHING, plain)
     np.testing.assert_allclose(gradient, plain * weights, rtol=1e-6)
 
 
 def test_cross_entropy_of_no_rows_is_zero() -> None:
-    nothing = np.empty(0, dtype=np.float32)
-    assert losses.cross_entropy(nothing, nothing, nothing) == 0.0
+    assert losses.cross_entropy(NOTHING, NOTHING, NOTHING, NOTHING) == 0.0
 
 
 def test_log_losses_clip_probabilities_of_zero_and_one() -> None:

@@ -16,7 +16,7 @@ from pstrain.compiling import balanced_groups
 from pstrain.features.schema import Category, FeatureSchema
 from pstrain.gradients.tape import GradientTape
 from pstrain.kernels.keys import NO_KEY
-from pstrain.metrics import AUC, Accuracy, LogLoss
+from pstrain.metrics import AUC, GAUC, NDCG, Accuracy, LogLoss
 from pstrain.models import WideDeep
 from pstrain.optimizers import Adagrad
 from pstrain.paramserver.shard import Shard
@@ -78,6 +78,11 @@ def test_step_after_warm_up_compiles_nothing() -> None:
             labels = batch.column("label").to_numpy()
             metric.update_state(labels, probabilities)
             metric.update_state(labels, probabilities, np.ones(len(labels)))
+        for grouped, weights in ((GAUC(group="c"), labels), (NDCG(3, group="c"), None)):
+            grouped.update_state(labels, probabilities, groups=batch.column("s"))
+            grouped.result()
+            grouped.update_state(labels, probabilities, weights, batch.column("c"))
+            grouped.result()
     assert _compiled() == before
 
 

@@ -101,10 +101,9 @@ def test_dense_learns_its_input_size_from_first_call() -> None:
         layer(np.zeros((1, 4), dtype=np.float32))
 
 
-@pytest.mark.parametrize("arguments", [{"units": 0}, {"units": 2, "activation": "tanh"}])
-def test_invalid_dense_arguments_are_refused_by_layer_name(arguments: dict[str, Any]) -> None:
-    with pytest.raises(InvalidArgumentError, match="layer 'dense'"):
-        Dense(**arguments, input_size=1)
+def test_unknown_activation_is_refused_by_layer_name() -> None:
+    with pytest.raises(InvalidArgumentError, match=r"layer 'dense'.*'tanh'"):
+        Dense(2, "tanh", input_size=1)  # type: ignore[arg-type]
 
 
 def test_embedding_gradients_count_repeated_ids() -> None:
@@ -312,9 +311,7 @@ def test_concatenate_passes_each_part_its_gradient() -> None:
     ("make", "message"),
     [
         (lambda: Interaction(3, 2, "cosine"), "kind must be one of 'dot' or 'sum'"),  # type: ignore[arg-type]
-        (lambda: Interaction(0, 2), "count must be a positive integer, got 0"),
         (lambda: Interaction(3, 2)(np.zeros((1, 5), np.float32)), "at least 6"),
-        (lambda: Cross(3, 0), "rank must be a positive integer, got 0"),
     ],
 )
 def test_invalid_interaction_and_cross_arguments_are_refused(
