@@ -23,13 +23,16 @@ from pstrain.execution.executor import Report, take
 from pstrain.grouping import Grouping
 from pstrain.metrics.mean import TrainedLoss
 from pstrain.metrics.tally import MergedState, Tally
-from pstrain.vocabulary import CLOSURE_MAX_BYTES
+from pstrain.vocabulary import OUTCOME_MAX_BYTES
 from pstrain.weighting import Weighting, with_weights
 
 Logs = dict[str, float]
 
-_ROWS_MAX_BYTES: Final = CLOSURE_MAX_BYTES // 3
-"""A call ends once it has collected so many bytes of rows for metrics by group."""
+_ROWS_MAX_BYTES: Final = OUTCOME_MAX_BYTES // 2
+"""A call ends once it has collected so many bytes of rows for metrics by group.
+
+With one batch more, and the other metrics, it is small enough to be kept if its trainer is lost.
+"""
 
 
 def evaluate(

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 CLOSURE_MAX_BYTES = 24 << 20
 """The largest size of a function, its arguments or its result: two fit one control message."""
 
+OUTCOME_MAX_BYTES = 1 << 20
+"""The largest result that servers keep with a decision; a larger one may be lost with a trainer."""
+
 # All number types of NumPy but uint16, in which bfloat16 travels.
 VARIABLE_DTYPES = (
     "float32", "float64", "float16", "int64", "int32", "int16", "int8", "uint64", "uint32",

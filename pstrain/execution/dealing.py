@@ -95,8 +95,8 @@ class DealtPass:
     def note_done(self, dealt: Range, count: int | None = None) -> None:
         """Notes that the report on a range, or on its first ``count`` elements, has arrived.
 
-        The others are dealt again. Until then they are in no position, so only functions of passes
-        that are not saved may leave elements.
+        The others are dealt again. Until then they are in no position, and then they are no part of
+        an order, so only functions of passes that are neither saved nor in order may leave any.
         """
         with self._lock:
             del self._scheduled[dealt]

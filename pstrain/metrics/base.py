@@ -11,7 +11,7 @@ import inspect
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -27,6 +27,9 @@ from pstrain.variables.scope import LocalPlacement, current_placement
 from pstrain.variables.variable import create_variable
 
 State = NDArray[np.int64]
+
+WEIGHTS_BELOW: Final = 2**23
+"""Weights that are counted in units of 2^-40 must be less, so that int64 holds them."""
 
 _creation = threading.Lock()
 
@@ -238,6 +241,16 @@ def weights_of(name: str, weights: ArrayLike | None, count: int) -> NDArray[np.f
             "out, or weigh them by 0"
         )
     return found
+
+
+def refuse_heavy(name: str, weights: NDArray[np.float64]) -> None:
+    """Raises InvalidArgumentError if a weight is too large to be counted in units of 2^-40."""
+    heaviest = float(np.max(np.abs(weights), initial=0))
+    if heaviest >= WEIGHTS_BELOW:
+        raise InvalidArgumentError(
+            f"metric {name!r} needs weights below {WEIGHTS_BELOW:,}, got {heaviest:g}: divide all "
+            "of them by one number, which changes no share"
+        )
 
 
 def refuse_labels(name: str, values: NDArray[np.float32]) -> None:

@@ -49,7 +49,8 @@ class GroupMetric(Metric):
     ) -> State:
         """Returns ``state`` with examples added.
 
-        ``groups``: integers or strings, [n]; ``probabilities``: any numbers but NaN, [n].
+        ``groups``: integers or strings, [n]; ``probabilities``: any numbers but NaN, [n], which are
+        compared as float32.
         """
         return self._with_rows(state, labels, probabilities, groups)
 
@@ -150,9 +151,9 @@ class GAUC(GroupMetric):
 
     As in Deep Interest Network (Zhou et al., 2018). Groups with one label only are left out; NaN
     if that leaves none. Ties count half, and areas are exact. An example of weight w counts as w
-    examples, in its group's area and in its group's weight. ``group``: the column of integers or
-    strings, among those that the data yield, by which ``evaluate`` groups rows, and ``fit`` those
-    of its validation data; in training ``fit`` does not compute the metric.
+    examples, in its group's area and in its group's weight, rounded as in ``AUC``. ``group``: the
+    column of integers or strings, among those that the data yield, by which ``evaluate`` groups
+    rows, and ``fit`` those of its validation data; in training ``fit`` does not compute the metric.
     """
 
     @refuse_arguments("GAUC", foreign_arguments.NEW_METRIC)

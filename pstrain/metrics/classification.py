@@ -21,13 +21,13 @@ from pstrain.metrics.base import (
     Metric,
     State,
     pairs,
+    refuse_heavy,
     refuse_labels,
     refuse_probabilities,
     weights_of,
 )
 
 _NO_WEIGHTS: NDArray[np.float64] = np.empty(0, np.float64)
-_WEIGHTS_BELOW = 2**23
 
 # Labels, probabilities and weights.
 _Examples: TypeAlias = tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float64]]
@@ -151,12 +151,7 @@ def _examples(
     found = weights_of(name, weights, len(truth))
     if found is None:
         return truth, predicted, _NO_WEIGHTS
-    heaviest = float(np.max(np.abs(found), initial=0))
-    if heaviest >= _WEIGHTS_BELOW:
-        raise InvalidArgumentError(
-            f"metric {name!r} needs weights below {_WEIGHTS_BELOW:,}, got {heaviest:g}: divide all "
-            "of them by one number, which changes no share"
-        )
+    refuse_heavy(name, found)
     # Kernels are compiled for writable arrays.
     return truth, predicted, np.require(found, np.float64, ("C", "W"))
 

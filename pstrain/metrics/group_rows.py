@@ -1,8 +1,8 @@
 """Rows of examples in groups, as integers: the states of metrics by group.
 
 A state, int64 [2, rows] or [3, rows], is columns: the keys of groups, the scores (float32) packed
-with the labels, and the bits of weights. Must not know what metrics make of it. Invariant: sorted
-rows are the same in whatever order and parts the rows came.
+with the labels, and weights in units of 2^-40. Must not know what metrics make of it. Invariant:
+sorted rows are the same in whatever order and parts the rows came.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pstrain.errors import InvalidArgumentError
-from pstrain.metrics.base import State
+from pstrain.metrics.base import State, refuse_heavy
 from pstrain.metrics.tally import MergedState
 
 _LABEL_BITS: Final = 32
-_ONE: Final = np.float64(1).view(np.int64)
+_UNITS: Final = 2**40
+"""How many units a weight of 1 has: as in other metrics, so that products do not become 0."""
 
 
 def encoded(
@@ -30,11 +31,11 @@ def encoded(
 ) -> State:
     """Returns the rows of examples of metric ``name``; labels are not negative.
 
-    InvalidArgumentError for a score that is NaN, and for a negative weight.
+    InvalidArgumentError for a score that is NaN, and for a negative or too large weight.
     """
     rows = [keys, _packed(name, scores, labels)]
     if weights is not None:
-        rows.append(_bits_of_weights(name, weights))
+        rows.append(_units_of(name, weights))
     return np.stack(rows)
 
 
@@ -52,7 +53,7 @@ def in_order(state: State) -> tuple[NDArray[Any], ...]:
         order = order[np.argsort(row[order], kind="stable")]
     rows = state.take(order, axis=1)
     labels = (rows[1] & (2**_LABEL_BITS - 1)).astype(np.uint32).view(np.float32)
-    weights = rows[2].view(np.float64) if len(rows) > 2 else np.empty(0, np.float64)
+    weights = rows[2] / _UNITS if len(rows) > 2 else np.empty(0, np.float64)
     return rows[0], rows[1], labels, weights
 
 
@@ -95,16 +96,17 @@ def _packed(
     return (order << _LABEL_BITS) | (labels + np.float32(0)).view(np.uint32)
 
 
-def _bits_of_weights(name: str, weights: NDArray[np.float64]) -> NDArray[np.int64]:
+def _units_of(name: str, weights: NDArray[np.float64]) -> NDArray[np.int64]:
     if (weights < 0).any():
         raise InvalidArgumentError(
             f"metric {name!r} counts examples by weight, got {weights.min():g}: give weights from 0"
         )
-    return np.ascontiguousarray(weights).view(np.int64)
+    refuse_heavy(name, weights)
+    return np.rint(weights * _UNITS).astype(np.int64)
 
 
 def _of_height(state: State, height: int) -> State:
     """Returns ``state`` with weights of 1 if it has none and ``height`` asks for them."""
     if len(state) == height:
         return state
-    return np.concatenate([state, np.full((1, state.shape[1]), _ONE, np.int64)])
+    return np.concatenate([state, np.full((1, state.shape[1]), _UNITS, np.int64)])

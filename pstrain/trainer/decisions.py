@@ -9,16 +9,14 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 from pstrain import results
 from pstrain.trainer.outgoing import Header, Message
 from pstrain.trainer.staging import ClosureRun, one_message
 from pstrain.trainer.turns import Ticket, last_receipts
+from pstrain.vocabulary import OUTCOME_MAX_BYTES
 from pstrain.wire import trainer_pb2 as pb
-
-OUTCOME_MAX_BYTES: Final = 1 << 20
-"""The largest result that a server keeps with its decision; a larger value may be lost."""
 
 
 class Member(Protocol):

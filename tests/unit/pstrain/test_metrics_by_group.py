@@ -18,15 +18,17 @@ from sklearn.metrics import ndcg_score, roc_auc_score
 
 import dataservice as ds
 import pstrain as ps
-from pstrain import evaluation
+from pstrain import evaluation, results
 from pstrain.callbacks.monitor import Monitor
 from pstrain.errors import DataError, FailedPreconditionError, InvalidArgumentError
 from pstrain.execution.local import LocalExecutor
+from pstrain.grouping import Grouping
 from pstrain.metrics import GAUC, NDCG, HitRate, Metric, RecallAtK, named
 from pstrain.metrics.by_group import GroupMetric
 from pstrain.metrics.tally import MergedState
 from pstrain.variables.parameters import step_scope
-from pstrain.vocabulary import StepToken
+from pstrain.vocabulary import OUTCOME_MAX_BYTES, StepToken
+from pstrain.weighting import Weighting
 
 pytestmark = pytest.mark.usefixtures("own_parameters")
 
@@ -129,6 +131,14 @@ def test_weight_of_two_equals_repeated_example_and_no_weight_equals_one() -> Non
         assert gauc.compute(gauc.merge(first, second)) == _value(gauc, labels, scores, groups)
 
 
+def test_tiny_weights_are_rounded_as_in_other_metrics() -> None:
+    labels, scores, groups = [0, 1, 0, 1], [0.1, 0.2, 0.9, 0.3], [1, 1, 2, 2]
+    tiny, unit = 1e-200, 2.0**-40
+    assert _value(METRICS[0], labels, scores, groups, [tiny, tiny, 1, 1]) == 0
+    assert _value(METRICS[0], labels, scores, groups, [unit, unit, unit, unit]) == 0.5
+    assert math.isnan(_value(METRICS[0], labels, scores, groups, [tiny] * 4))
+
+
 @pytest.mark.parametrize("metric", METRICS)
 def test_keys_of_groups_may_be_of_any_type_of_integers_or_text(metric: Any) -> None:
     labels, scores, groups, _ = _rows(500)
@@ -205,6 +215,7 @@ def test_metric_by_group_is_refused_by_checkpoint(tmp_path: pathlib.Path) -> Non
         (METRICS[0], ([0, 1], [0.5, math.nan], [1, 1]), "by probabilities, got nan"),
         (METRICS[0], ([0, 2], [0.5, 0.5], [1, 1]), "labels 0 and 1, got 2"),
         (METRICS[0], ([0, 1], [0.5, 0.5], [1, 1], [1, -2]), "by weight, got -2: give weights from"),
+        (METRICS[0], ([0, 1], [0.5, 0.5], [1, 1], [1, 2**23]), "weights below 8,388,608, got"),
         (METRICS[1], ([0, 32], [0.5, 0.5], [1, 1]), "'ndcg_at_3' needs labels from 0 to 31, got 3"),
         (METRICS[2], ([0, -1], [0.5, 0.5], [1, 1]), "labels from 0 to 31, got -1"),
         (METRICS[0], ([0, 1], [0.5, 0.5], [1.5, 2]), "groups hold double: cast them to integers"),
@@ -340,6 +351,19 @@ def test_call_that_has_collected_enough_rows_ends_and_the_next_goes_on(
     assert calls == [3] * 6 + [2]
     assert logs["gauc"] == _expected(model, METRICS[0], data)
     assert logs["examples"] == 1000
+
+
+def test_report_of_a_call_is_kept_by_servers_if_its_trainer_is_lost() -> None:
+    metrics = ["auc", GAUC(group="user"), NDCG(3, group="user")]
+    model = _model(metrics=metrics, weighted_metrics=[GAUC(group="user", name="weighted")])
+    batches = ds.Dataset.from_numpy(_clicks(8 * 4096)).batch(4096)
+    step = evaluation.EvaluateSteps(
+        model, model.metrics, model.weighted_metrics, Weighting("w"), Grouping(model.metrics)
+    )
+    report = step(iter(batches), 8)
+    assert 0 < report["steps"] < 8
+    assert not report["ended"]
+    assert len(results.encode(report)) < OUTCOME_MAX_BYTES
 
 
 def test_base_of_metrics_by_group_is_no_metric_of_its_own() -> None:
