@@ -21,6 +21,7 @@ from dataservice.errors import InvalidArgumentError
 _PLAIN: Final = (bool, int, float, str, bytes)
 _TIMES: Final = (datetime.date, datetime.time, datetime.timedelta)
 _NUMPY: Final = (np.bool_, np.integer, np.floating, np.str_, np.bytes_)
+_NUMPY_TIMES: Final = (np.datetime64, np.timedelta64)
 _MICROSECOND: Final = datetime.timedelta(microseconds=1)
 
 
@@ -30,7 +31,7 @@ def constant_of(value: Any) -> Any:
     Raises InvalidArgumentError, with the remedy, for a value that no expression can hold. So do
     times of NumPy and Arrow, which may have more digits than Python's.
     """
-    if isinstance(value, _NUMPY):
+    if isinstance(value, _NUMPY) and not isinstance(value, _NUMPY_TIMES):
         value = value.item()
     elif isinstance(value, pa.Scalar) and not pa.types.is_temporal(value.type):
         value = value.as_py()
@@ -44,10 +45,10 @@ def _check_constant(value: Any) -> None:
             f"an expression holds integers of 64 bits, from -2^63 to 2^64 - 1; got {value}"
         )
     plain = (*_PLAIN, *_TIMES, decimal.Decimal)
-    method = next((name for name in ("item", "as_py") if hasattr(value, name)), "")
-    if method and not isinstance(value, plain):
+    conversion = _conversion_of(value)
+    if conversion and not isinstance(value, plain):
         raise InvalidArgumentError(
-            f"{value!r} is a {type(value).__name__}; use the Python value, such as value.{method}()"
+            f"{value!r} is a {type(value).__name__}; use the Python value, such as {conversion}"
         )
     if value is not None and not isinstance(value, plain):
         raise InvalidArgumentError(
@@ -59,6 +60,15 @@ def _check_constant(value: Any) -> None:
         raise InvalidArgumentError(f"Arrow has no {value!r}; use float({str(value)!r})")
     if isinstance(value, datetime.time) and value.tzinfo is not None:
         raise InvalidArgumentError(f"Arrow has times of day without a zone, got {value!r}")
+
+
+def _conversion_of(value: Any) -> str:
+    """Returns what makes a Python value of a scalar of NumPy, Arrow or the like; else ""."""
+    if isinstance(value, _NUMPY_TIMES):
+        # item() of nanoseconds is an integer.
+        return f"value.astype('{type(value).__name__}[us]').item()"
+    method = next((name for name in ("item", "as_py") if hasattr(value, name)), "")
+    return method and f"value.{method}()"
 
 
 def encode_constant(value: Any) -> Any:
