@@ -79,6 +79,14 @@ WRONG_TYPES: dict[str, Callable[[], Any]] = {
     "trainable must be True or False": lambda: ps.Variable(1.0, trainable="x"),
     "stddev must be a number, got 'x'": lambda: ps.initializers.normal(stddev="x"),  # type: ignore[arg-type]
     "a vocabulary is a list of tokens.*got 3": lambda: ps.layers.StringLookup(vocabulary=3),
+    "a vocabulary is a list of tokens, got 4": lambda: ps.Vocabulary(4),  # type: ignore[arg-type]
+    "normalization must be a dict of .mean, standard deviation.": lambda: ps.FeatureSchema(
+        dense=("d",),
+        normalization=[("d", 0, 1)],  # type: ignore[arg-type]
+    ),
+    "takes a pyarrow.Schema, got dict: ": lambda: ps.FeatureSchema.from_arrow({"d": "float"}),
+    "max_tokens must be .*'5'": lambda: SCHEMA.adapted({"c": [1]}, max_tokens="5"),  # type: ignore[arg-type]
+    "num_oov_indices must be .*'1'": lambda: SCHEMA.adapted({"c": [1]}, num_oov_indices="1"),  # type: ignore[arg-type]
 }
 WRONG_VALUES: dict[str, Callable[[], Any]] = {
     "directory must not be empty; '.' is": lambda: ps.CheckpointManager(CHECKPOINT, ""),
@@ -95,6 +103,7 @@ WRONG_VALUES: dict[str, Callable[[], Any]] = {
     "not a name for a checkpoint's folder: 'a/b'": lambda: manager(checkpoint_name="a/b"),
     "by itself: leave out model=": lambda: ps.callbacks.Checkpoint("c", model=MODEL),
     "directory must not": lambda: ps.callbacks.Checkpoint(""),
+    "verbose is 0, 1, 2 or \"auto\", got 'no'": lambda: MODEL.evaluate({}, verbose="no"),
     "mode must be one of .*'x'": lambda: ps.callbacks.Checkpoint("c", mode="x"),
     "monitor must not be empty": lambda: ps.callbacks.EarlyStopping(""),
     "log_dir must not be empty": lambda: ps.callbacks.TensorBoard(""),
