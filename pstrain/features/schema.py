@@ -328,7 +328,7 @@ class FeatureSchema:
         }
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> FeatureSchema:
+    def from_json(cls, value: Any) -> FeatureSchema:
         """Returns the schema that :meth:`to_json` encoded; DataError for anything else."""
         try:
             return cls(

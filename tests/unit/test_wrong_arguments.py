@@ -85,6 +85,9 @@ WRONG_TYPES: dict[str, Callable[[], Any]] = {
         normalization=[("d", 0, 1)],  # type: ignore[arg-type]
     ),
     "takes a pyarrow.Schema, got dict: ": lambda: ps.FeatureSchema.from_arrow({"d": "float"}),
+    "dict of arrays, got int": lambda: SCHEMA.normalized(5),
+    "dict of arrays, got the function 'manager': give": lambda: SCHEMA.adapted(manager),
+    "fan_in must be .*'2'": lambda: ps.initializers.glorot_uniform("2", 2),  # type: ignore[arg-type]
     "max_tokens must be .*'5'": lambda: SCHEMA.adapted({"c": [1]}, max_tokens="5"),  # type: ignore[arg-type]
     "num_oov_indices must be .*'1'": lambda: SCHEMA.adapted({"c": [1]}, num_oov_indices="1"),  # type: ignore[arg-type]
 }
@@ -110,6 +113,10 @@ WRONG_VALUES: dict[str, Callable[[], Any]] = {
     "filename must not be empty": lambda: ps.callbacks.CSVLogger(""),
     "separator must be one character, got 'ab'": lambda: ps.callbacks.CSVLogger("f", "ab"),
     "checkpoint_dir must not be empty": lambda: ps.SidecarEvaluator(MODEL, {}, ""),
+    "tokens of a StringLookup: .*'int'": lambda: ps.layers.StringLookup().adapt([1, 2]),
+    "tokens of a IntegerLookup: .*'a'": lambda: ps.layers.IntegerLookup().adapt(["a"]),
+    "tokens of a IntegerLookup: .*'m'": lambda: ps.layers.IntegerLookup(mask_token="m"),  # type: ignore[arg-type]
+    "fan_out must be a positive integer, got 0": lambda: ps.initializers.glorot_uniform(1, 0),
     "combiner must be one of .*'max'": lambda: ps.layers.Embedding(8, 2, combiner="max"),
     "workers must be an integer .* got '2'": lambda: ps.LocalCluster("2"),  # type: ignore[arg-type]
 }
