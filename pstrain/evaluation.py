@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dataservice.runtime.arguments import check_optional, integer_at_least
-from pstrain.callbacks.base import Callback, CallbackList
+from pstrain.callbacks.base import Callback, CallbackList, check_verbose
 from pstrain.errors import DataError
 from pstrain.execution.choice import executor_of
 from pstrain.execution.data import as_source, can_be_dealt, check_end, warn_of_end
@@ -57,6 +57,7 @@ def evaluate(
     trainer is lost, what it was reading is left out.
     """
     _check_steps(steps, steps_per_execution)
+    verbose = check_verbose(verbose)
     executor = executor_of(model, distributed)
     data, column = with_weights(data, sample_weight)
     loss = TrainedLoss(name="loss")

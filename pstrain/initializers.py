@@ -10,7 +10,7 @@ import math
 import zlib
 from typing import TYPE_CHECKING, cast
 
-from dataservice.runtime.arguments import check_number, is_integer, non_negative
+from dataservice.runtime.arguments import check_number, integer_at_least, is_integer, non_negative
 from pstrain import foreign_names
 from pstrain.errors import InvalidArgumentError, InvalidTypeError
 from pstrain.vocabulary import InitializerSpec
@@ -64,6 +64,8 @@ def truncated_normal(
 
 def glorot_uniform(fan_in: int, fan_out: int, *, seed: int = 0) -> InitializerSpec:
     """Draws uniform values up to +-sqrt(6 / (fan_in + fan_out)) (Glorot and Bengio, 2010)."""
+    integer_at_least(fan_in, 1, "fan_in")
+    integer_at_least(fan_out, 1, "fan_out")
     limit = math.sqrt(6.0 / (fan_in + fan_out))
     return uniform(-limit, limit, seed=seed)
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from dataservice.runtime.arguments import check_optional, integer_at_least
-from pstrain.callbacks.base import Callback, CallbackList, Logs, as_list
+from pstrain.callbacks.base import Callback, CallbackList, Logs, as_list, check_verbose
 from pstrain.callbacks.monitor import check_frequency, is_validated
 from pstrain.callbacks.progress import ProgressBar
 from pstrain.errors import DataError, InvalidArgumentError
@@ -198,15 +198,6 @@ class Loop:
         )
         measured = ["loss", *(metric.name for metric in self._model.metrics)]
         return {f"val_{name}": held_out[name] for name in measured}
-
-
-def check_verbose(verbose: int | str) -> int:
-    """Returns 0, 1 or 2; "auto" is 1."""
-    if verbose == "auto":
-        return 1
-    if verbose not in (0, 1, 2):
-        raise InvalidArgumentError(f'verbose is 0, 1, 2 or "auto", got {verbose!r}')
-    return int(verbose)
 
 
 def _check(model: Any, epochs: int, steps_per_epoch: int | None, steps_per_execution: int) -> None:

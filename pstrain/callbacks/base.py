@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from dataservice.errors import DataServiceWarning
 from dataservice.runtime.arguments import nearest
-from pstrain.errors import InvalidTypeError
+from pstrain.errors import InvalidArgumentError, InvalidTypeError
 
 Logs = dict[str, float]
 
@@ -128,6 +128,15 @@ def as_list(callbacks: Any) -> list[Callback]:
                 f"{each!r}"
             )
     return [each for each in several if each is not None]
+
+
+def check_verbose(verbose: int | str) -> int:
+    """Returns 0, 1 or 2; "auto" is 1."""
+    if verbose == "auto":
+        return 1
+    if verbose not in (0, 1, 2):
+        raise InvalidArgumentError(f'verbose is 0, 1, 2 or "auto", got {verbose!r}')
+    return int(verbose)
 
 
 def _warn_of_hooks_without_calls(callback: Callback) -> None:
