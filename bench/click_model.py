@@ -20,11 +20,9 @@ from pstrain.features.schema import Features, FeatureSchema
 from pstrain.gradients.recording import record
 from pstrain.gradients.tensor import Tensor
 from pstrain.kernels import embedding as kernels
-from pstrain.layers.base import rows_leaf, whole_leaves
-from pstrain.layers.pooling import field_rows
-from pstrain.layers.projection import is_worth_fusing, project_rows
+from pstrain.layers.base import rows_leaf
+from pstrain.layers.projection import project_embedding
 from pstrain.models.base import Model
-from pstrain.vocabulary import Fetch
 
 WIDTH = 16
 ROWS_IN_MEMORY = 262_144
@@ -33,10 +31,6 @@ _UNITS = (64, 32, 1)
 
 class EmbeddedRows(ps.layers.Embedding):
     """A layer of looked-up rows and dense columns side by side: float32 [n, 26 * dim + 13]."""
-
-    def requests(self, inputs: Features) -> list[Fetch]:
-        # Field by field, which saves the first layer the grouping.
-        return [Fetch(self.variables[0].spec, inputs.ids)]
 
     def forward(self, values: Sequence[Any], inputs: Features) -> Tensor:
         lookup = values[0]
@@ -62,7 +56,7 @@ class ClickModel(Model):
         # Ids are rows of the table already; all fields share all of it.
         share, rest = divmod(HASH_BUCKETS, len(CATEGORICAL))
         sizes = [share + (field < rest) for field in range(len(CATEGORICAL))]
-        self.table = EmbeddedRows(sizes, width, name="table")
+        self.table = EmbeddedRows(sizes, width, name="table", by_field=True)
         inputs = len(CATEGORICAL) * width + len(DENSE)
         self.network = [
             ps.layers.Dense(
@@ -77,12 +71,8 @@ class ClickModel(Model):
 
     def compute(self, values: Sequence[Sequence[Any]], features: Features) -> Tensor:
         first, *others = self.network
-        lookup = values[0][0]
-        if is_worth_fusing(lookup, features, self.table.dim, first):
-            found = field_rows(self.table.variables[0], lookup, features)
-            leaves = whole_leaves(first.variables, values[1])
-            hidden, _ = project_rows(found, len(CATEGORICAL), None, leaves, features)
-        else:
+        hidden = project_embedding(self.table, values[0], first, values[1], features)
+        if hidden is None:
             hidden = first.forward(values[1], self.table.forward(values[0], features))
         for layer, value in zip(others, values[2:], strict=True):
             hidden = layer.forward(value, hidden)

@@ -38,7 +38,8 @@ class Embedding(Layer):
     ``Features``, whose ids are rows of the table already; the output is float32 [n, fields * dim].
     With ``combiner`` ("sum", "mean" or "sqrtn"), which needs a single field, each input is a list
     of ids, in an Arrow list array or int64 [n, k], whose rows are pooled into one; the output is
-    float32 [n, dim].
+    float32 [n, dim]. ``by_field``: looks ids up field by field, which saves ``project_embedding``
+    the grouping; the layer itself has no use for it.
     """
 
     @refuse_arguments("Embedding", foreign_arguments.EMBEDDING)
@@ -50,8 +51,10 @@ class Embedding(Layer):
         combiner: Pooling | None = None,
         name: str = "embedding",
         seed: int = 0,
+        by_field: bool = False,
     ) -> None:
         super().__init__(name)
+        self.by_field = by_field
         self.combiner = check_pooling(combiner, "combiner")
         is_one = isinstance(vocabulary_sizes, numbers.Number)
         sizes = (vocabulary_sizes,) if is_one else vocabulary_sizes
@@ -112,7 +115,7 @@ class Embedding(Layer):
 
     def requests(self, inputs: Any) -> list[Fetch]:
         features = self.features(inputs)
-        return [Fetch(self.variables[0].spec, _ids_to_look_up(features))]
+        return [Fetch(self.variables[0].spec, _ids_to_look_up(features, self.by_field))]
 
     def forward(self, values: Sequence[Lookup], inputs: Any) -> Tensor:
         pooled = self.combiner is not None
@@ -138,7 +141,7 @@ class WideDeepTable(Layer):
     One row per id means one cache miss and one request for both parts. From ``Features`` it
     computes two tensors: the network's input, float32 [n, F * dim + D] (embeddings, then the dense
     columns), and bias + sum of the wide weights, float32 [n, 1]. Wide weights and bias start at 0.
-    ``by_field``: looks ids up field by field, which saves ``project`` the grouping.
+    ``by_field`` as in ``Embedding``, here for ``project``.
     """
 
     def __init__(
@@ -226,7 +229,7 @@ def _whole_numbers(name: str, inputs: Any) -> NDArray[np.int64]:
     return ids
 
 
-def _ids_to_look_up(features: Features, by_field: bool = False) -> NDArray[np.int64]:
+def _ids_to_look_up(features: Features, by_field: bool) -> NDArray[np.int64]:
     """Returns the ids to look up: by field if asked and there are no lists to be pooled first."""
     if features.has_keys:
         raise InvalidArgumentError(

@@ -24,10 +24,11 @@ from pstrain.kernels import projection as kernels
 from pstrain.kernels.vectors import LANES
 from pstrain.layers.base import whole_leaves
 from pstrain.layers.dense import Dense
-from pstrain.layers.embedding import WideDeepTable
+from pstrain.layers.embedding import Embedding, WideDeepTable
 from pstrain.layers.pooling import (
     FieldRows,
     distinct_rows,
+    field_rows,
     group_arrays,
     has_each_row_once,
 )
@@ -55,6 +56,24 @@ def project(
     found, bias = table.leaves(table_values, inputs)
     leaves = whole_leaves(dense.variables, dense_values)
     return project_rows(found, table.fields, bias, leaves, inputs)
+
+
+def project_embedding(
+    table: Embedding,
+    table_values: Sequence[Any],
+    dense: Dense,
+    dense_values: Sequence[Float32],
+    inputs: Features,
+) -> Tensor | None:
+    """Returns ``dense`` of ``table``'s matrix followed by the dense columns, float32 [n, units].
+
+    Returns None in the cases of :func:`project`.
+    """
+    if not is_worth_fusing(table_values[0], inputs, table.dim, dense):
+        return None
+    found = field_rows(table.variables[0], table_values[0], inputs)
+    leaves = whole_leaves(dense.variables, dense_values)
+    return project_rows(found, len(table.vocabulary_sizes), None, leaves, inputs)[0]
 
 
 def project_rows(

@@ -12,11 +12,8 @@ from pstrain.features.schema import Features
 from pstrain.gradients.tape import Gradients, GradientTape
 from pstrain.gradients.tensor import Tensor
 from pstrain.layers import Dense, Embedding, WideDeepTable
-from pstrain.layers.base import whole_leaves
-from pstrain.layers.pooling import field_rows
-from pstrain.layers.projection import project, project_rows
+from pstrain.layers.projection import project, project_embedding
 from pstrain.losses import BinaryCrossentropy
-from pstrain.vocabulary import Fetch
 
 pytestmark = pytest.mark.usefixtures("own_parameters")
 
@@ -105,22 +102,14 @@ def test_projection_declines_small_or_unsuitable_inputs() -> None:
 
 
 def _embedding_step(
-    table: Embedding,
-    first: Dense,
-    last: Dense,
-    features: Features,
-    projected: bool,
-    by_field: bool = False,
+    table: Embedding, first: Dense, last: Dense, features: Features, projected: bool
 ) -> tuple[float, Gradients]:
     layers = (table, first, last)
     groups = [layer.parameters.fetch(layer.requests(features)) for layer in layers]
-    if by_field:
-        groups[0] = table.parameters.fetch([Fetch(table.variables[0].spec, features.ids)])
     with GradientTape() as tape:
         if projected:
-            found = field_rows(table.variables[0], groups[0][0], features)
-            leaves = whole_leaves(first.variables, groups[1])
-            hidden, _ = project_rows(found, FIELDS, None, leaves, features)
+            hidden = project_embedding(table, groups[0], first, groups[1], features)
+            assert hidden is not None
         else:
             hidden = first.forward(groups[1], table.forward(groups[0], features))
         assert features.labels is not None
@@ -154,12 +143,12 @@ def test_embedding_projection_agrees_with_embedding_and_dense_layer(
     shared: bool, by_field: bool
 ) -> None:
     _, first, last = _layers(dense=0)
-    table = Embedding([VALUES] * FIELDS, DIM)
+    table = Embedding([VALUES] * FIELDS, DIM, by_field=by_field)
     features = _features(dense=0)
     if shared:
         features = replace(features, ids=features.ids % VALUES)
-    expected_loss, expected = _embedding_step(table, first, last, features, False, by_field)
-    loss, found = _embedding_step(table, first, last, features, True, by_field)
+    expected_loss, expected = _embedding_step(table, first, last, features, False)
+    loss, found = _embedding_step(table, first, last, features, True)
     assert loss == pytest.approx(expected_loss, rel=1e-5)
     for variable in [*table.variables, *first.variables, *last.variables]:
         ours, theirs = found.of(variable), expected.of(variable)
