@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 
 import pstrain as ps
+from tests.programs import said_by
 
 
 @pytest.mark.parametrize("job", ["worker", "ps"])
@@ -41,8 +39,7 @@ def test_server_process_does_not_import_the_other_kind_of_server(job: str, other
         f"ps.Server({{'{job}': ['localhost:0']}}, start=False)\n"
         f"print('pstrain.{other}.server' in sys.modules)\n"
     )
-    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60)
-    assert ran.stdout == b"False\n", ran.stderr
+    assert said_by(program) == "False\n"
 
 
 def test_trainer_does_not_import_the_coordinator() -> None:
@@ -52,8 +49,7 @@ def test_trainer_does_not_import_the_coordinator() -> None:
         "import pstrain.training, pstrain.evaluation, pstrain.models\n"
         "print('pstrain.coordinator.client' in sys.modules)\n"
     )
-    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60)
-    assert ran.stdout == b"False\n", ran.stderr
+    assert said_by(program) == "False\n"
 
 
 def test_unsupported_protocol_or_config_is_refused() -> None:

@@ -26,14 +26,7 @@ CLUSTER = {"worker": ["h:1"], "ps": ["h:2"]}
 @pytest.mark.parametrize(
     ("cluster", "task", "message"),
     [
-        ({}, {}, "empty"),
-        ({**CLUSTER, "boss": ["h:3"]}, {}, "boss"),
-        ({**CLUSTER, "chief": ["h:3", "h:4"]}, {}, "chief"),
-        ({**CLUSTER, "evaluator": ["h:3", "h:4"]}, {}, "evaluator"),
         ({"worker": ["h:1"]}, {}, "'ps'"),
-        ({"ps": ["h:1"]}, {}, "'worker'"),
-        ({"ps": [], "worker": ["h:1"]}, {}, "'ps'"),
-        (CLUSTER, {"task_type": "boss", "task_id": 0}, "boss"),
         (CLUSTER, {"task_type": "worker", "task_id": 1}, "task_id 1"),
     ],
 )
