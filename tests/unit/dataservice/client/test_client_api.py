@@ -102,6 +102,7 @@ def test_dataset_distribute_takes_arguments_named_as_in_tf_data() -> None:
         ({"dataset_id": True}, "dataset_id must be a string or an int, got True"),
         ({"dataset_id": ""}, "dataset_id must not be empty"),
         ({"compression": "GZIP"}, "Invalid `compression` argument: 'GZIP'"),
+        ({"compression": ["LZ4"]}, r"Invalid `compression` argument: \['LZ4'\]"),
     ],
 )
 def test_register_dataset_checks_arguments_before_reading_dataset(
