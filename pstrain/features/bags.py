@@ -110,6 +110,18 @@ def is_list(type_: pa.DataType) -> bool:
     )
 
 
+def listed_as(lists: pa.Array, flat: pa.Array) -> pa.Array:
+    """Cuts ``flat``, one value for each of those in ``lists``, into lists of the same lengths.
+
+    Lists of a fixed size keep it, unless one is null: null lists become empty ones.
+    """
+    if pa.types.is_fixed_size_list(lists.type) and lists.type.list_size and not lists.null_count:
+        return pa.FixedSizeListArray.from_arrays(flat, lists.type.list_size)
+    lengths = lists.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
+    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
+    return pa.LargeListArray.from_arrays(offsets, flat)
+
+
 def check_pooling(rule: str | None, what: str = "pooling") -> Pooling | None:
     """Returns ``rule``; InvalidArgumentError, naming ``what``, if it is neither a rule nor None."""
     if rule is not None:

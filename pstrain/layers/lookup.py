@@ -26,7 +26,7 @@ from pstrain.errors import (
     InvalidArgumentError,
     InvalidTypeError,
 )
-from pstrain.features.bags import is_list
+from pstrain.features.bags import is_list, listed_as
 from pstrain.features.tokens import TokenCounts, Vocabulary
 from pstrain.foreign_arguments import refuse_arguments
 
@@ -163,10 +163,7 @@ class _Lookup:
     def _of_arrow(self, inputs: pa.Array) -> pa.Array:
         if not is_list(inputs.type):
             return pa.array(self._ids(inputs))
-        flat = pa.array(self._ids(inputs.flatten()))
-        lengths = inputs.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
-        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
-        return pa.LargeListArray.from_arrays(offsets, flat)
+        return listed_as(inputs, pa.array(self._ids(inputs.flatten())))
 
     def _ids(self, column: pa.Array) -> NDArray[np.int64]:
         out = np.empty((len(column), 1), np.int64)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from pstrain.errors import InvalidArgumentError, InvalidTypeError
 from pstrain.features import columns
-from pstrain.features.bags import is_list
+from pstrain.features.bags import is_list, listed_as
 from pstrain.features.key_rows import KeyRows
 from pstrain.layers.evictions import checked_keep, tables_of
 
@@ -81,10 +81,7 @@ class OnlineLookup:
         if isinstance(inputs, pa.ChunkedArray):
             inputs = inputs.combine_chunks()
         if isinstance(inputs, pa.Array) and is_list(inputs.type):
-            flat = self(inputs.flatten(), training)
-            lengths = inputs.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
-            offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
-            return pa.LargeListArray.from_arrays(offsets, flat)
+            return listed_as(inputs, self(inputs.flatten(), training))
         keys = self._keys(inputs)
         ids = self._rows.look_up(keys, *self._places, training)
         return (
