@@ -43,9 +43,10 @@ class Callback:
     """The base class of callbacks; override the methods that you need.
 
     All methods run in the training program, between reports of the trainers. ``model`` is the
-    model; ``params`` has ``epochs``, ``steps`` (None: whole epochs) and ``verbose``, and
-    ``validation_freq`` if that is not 1. Set ``stop_training``, on the callback or the model, to
-    end training after this epoch or, in a batch method, after the steps in progress.
+    model; ``params`` has ``epochs``, ``steps`` (None: whole epochs) and ``verbose``,
+    ``validation_freq`` if that is not 1 and, of a SidecarEvaluator, ``step``, the steps after which
+    the checkpoint was saved, if it knows them. Set ``stop_training``, on the callback or the model,
+    to end training after this epoch or, in a batch method, after the steps in progress.
     ``on_epoch_end`` may add to its ``logs``. If an overriding method takes ``logs`` where the
     method here does not, as methods of Keras do, it gets an empty dict; ``on_train_end`` gets the
     logs of the last epoch.
@@ -175,11 +176,13 @@ class CallbackList:
         steps: int | None = None,
         verbose: int = 0,
         validation_freq: Any = 1,
+        step: int | None = None,
     ) -> None:
         self._callbacks = as_list(callbacks)
         self._model = model
         self._last_logs: Logs = {}
         rare = {} if validation_freq == 1 else {"validation_freq": validation_freq}
+        rare |= {} if step is None else {"step": step}
         for callback in self._callbacks:
             _warn_of_hooks_without_calls(callback)
             callback.set_model(model)

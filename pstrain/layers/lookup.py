@@ -165,7 +165,7 @@ class _Lookup:
         if not is_list(inputs.type):
             return pa.array(self._ids(inputs))
         lists = Lists(self.kind, inputs)
-        return pa.LargeListArray.from_arrays(lists.offsets, pa.array(self._ids(lists.values)))
+        return lists.holding(pa.array(self._ids(lists.values)))
 
     def _ids(self, column: pa.Array) -> NDArray[np.int64]:
         out = np.empty((len(column), 1), np.int64)

@@ -25,6 +25,18 @@ def test_server_takes_the_arguments_of_tensorflow_programs(job: str) -> None:
     assert repr(server) == f"<Server {job}:0 stopped>"
 
 
+@pytest.mark.parametrize("job", ["worker", "ps"])
+def test_second_start_changes_nothing_and_a_stopped_server_cannot_start_again(job: str) -> None:
+    server = ps.Server({job: ["localhost:0"]}, start=False)
+    server.start()
+    address = server.address
+    server.start()
+    assert server.address == address
+    server.stop()
+    with pytest.raises(RuntimeError, match="make a new Server"):
+        server.start()
+
+
 def test_local_server_is_a_cluster_of_one_trainer() -> None:
     with ps.Server.create_local_server() as server:
         assert (server.job_name, server.task_index) == ("worker", 0)
