@@ -295,7 +295,8 @@ def _check_listener(config: DispatcherConfig | WorkerConfig) -> None:
 
 
 def _addresses(addresses: Sequence[str]) -> tuple[str, ...]:
-    if isinstance(addresses, str) or not all(isinstance(a, str) and a for a in addresses):
+    listed = isinstance(addresses, Sequence) and not isinstance(addresses, str)
+    if not listed or not all(isinstance(a, str) and a for a in addresses):
         raise InvalidArgumentError(
             f"worker_addresses must be a sequence of non-empty strings, got {addresses!r}"
         )

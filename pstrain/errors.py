@@ -96,7 +96,7 @@ class ServerRestartedError(FailedPreconditionError):
 
 @register_error
 class NoAxisError(InvalidArgumentError, IndexError):
-    """A partitioner was asked to cut a scalar, which has no axis."""
+    """A partitioner was asked to cut an axis that the variable does not have."""
 
     code = "NO_AXIS"
 

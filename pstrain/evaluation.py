@@ -15,10 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dataservice.runtime.arguments import check_optional, integer_at_least
-from pstrain.callbacks.base import Callback, CallbackList
-from pstrain.errors import DataError
+from pstrain.callbacks.base import Callback, CallbackList, check_verbose
 from pstrain.execution.choice import executor_of
-from pstrain.execution.data import as_source, can_be_dealt, check_end, warn_of_end
+from pstrain.execution.data import as_source, can_be_dealt, check_end, no_rows, warn_of_end
 from pstrain.execution.executor import Report, take
 from pstrain.grouping import Grouping
 from pstrain.metrics.mean import TrainedLoss
@@ -60,6 +59,7 @@ def evaluate(
     trainer is lost, what it was reading is left out.
     """
     _check_steps(steps, steps_per_execution)
+    verbose = check_verbose(verbose)
     executor = executor_of(model, distributed)
     data, column = with_weights(data, sample_weight)
     loss = TrainedLoss(name="loss")
@@ -81,7 +81,7 @@ def evaluate(
             if done > before:
                 hooks.test_batch(before, done, {"examples": float(examples)})
     if not examples:
-        raise DataError("there were no rows to evaluate on: the dataset is empty")
+        raise no_rows("there were no rows to evaluate on", source)
     if steps is not None and done < steps:
         warn_of_end("evaluate", done, f"steps={steps}", "these were evaluated")
     elapsed_s = time.perf_counter() - started_s

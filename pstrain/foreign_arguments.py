@@ -55,6 +55,7 @@ DENSE: Final = {
     "kernel_regularizer": _PENALTY,
     "bias_regularizer": _PENALTY,
 }
+UNIFORM: Final = {"minval": "write low=", "maxval": "write high="}
 _EMA: Final = "average in the program what variables read as"
 OPTIMIZER: Final = {
     "lr": "write learning_rate=",

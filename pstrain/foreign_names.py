@@ -21,6 +21,10 @@ OPTIMIZER_OBJECT: Final = {
 _HERE: Final = "its names are here, in pstrain itself"
 _NUMPY: Final = "NumPy's functions take tensors and variables: np.mean(losses), np.tanh(tensor)"
 _DTYPE: Final = "types are NumPy's: np.float32, or its name as text"
+_BY_HAND: Final = "write SimpleClusterResolver(ClusterSpec({...}), task_type=, task_id=)"
+_PER_WORKER: Final = (
+    "ClusterCoordinator.create_per_worker_dataset(...) makes what each trainer has one of"
+)
 _IN_STEP: Final = "ParameterServerStrategy(..., consistency=consistency.sync()) trains in step"
 PSTRAIN: Final = {
     **dict.fromkeys(
@@ -49,6 +53,15 @@ PSTRAIN: Final = {
         _NUMPY,
     ),
     **dict.fromkeys(("bool", "float32", "float64", "int32", "int64", "string"), _DTYPE),
+    **dict.fromkeys(
+        (
+            "ClusterResolver",
+            "GCEClusterResolver",
+            "SageMakerClusterResolver",
+            "TPUClusterResolver",
+        ),
+        _BY_HAND,
+    ),
     "Model": "models are in pstrain.models; pstrain.torch.Model takes any torch module",
     "cluster_resolver": _HERE,
     "parameter_server_strategy": _HERE,
@@ -61,8 +74,13 @@ PSTRAIN: Final = {
     "CentralStorageStrategy": "what is made outside of a scope is in this process",
     "OneDeviceStrategy": "what is made outside of a scope is in this process",
     "Module": "write a subclass of layers.Layer",
-    "PerWorkerValues": "ClusterCoordinator.create_per_worker_dataset(...) makes what each has of",
+    "PerWorkerValue": _PER_WORKER,
+    "PerWorkerValues": _PER_WORKER,
+    "PreemptionCheckpointHandler": "callbacks.Checkpoint(directory) goes on after any end",
     "RunOptions": "strategy.run takes none",
+    "SidecarEvaluatorModelExport": "SidecarEvaluator(results_dir=) writes best.json of the best",
+    "StaticHashTable": "write layers.StringLookup(vocabulary=...), or IntegerLookup",
+    "Strategy": "write ParameterServerStrategy(cluster_resolver)",
     "Sequential": "models are in pstrain.models; pstrain.torch.Model takes any torch module",
     "TF_ConfigClusterResolver": "write TFConfigClusterResolver",
     "data": "write import dataservice as ds; datasets are ds.Dataset",
@@ -151,14 +169,30 @@ OPTIMIZERS: Final = {
 _BY_SIZE: Final = "write uniform(-limit, limit) or normal(0, stddev), with numbers of your own"
 INITIALIZERS: Final = {
     "Constant": "write constant(value)",
-    "GlorotNormal": _BY_SIZE,
+    **dict.fromkeys(
+        (
+            "GlorotNormal",
+            "HeNormal",
+            "HeUniform",
+            "LecunNormal",
+            "LecunUniform",
+            "VarianceScaling",
+            "glorot_normal",
+            "he_normal",
+            "he_uniform",
+            "lecun_normal",
+            "lecun_uniform",
+            "variance_scaling",
+        ),
+        _BY_SIZE,
+    ),
     "GlorotUniform": "write glorot_uniform(fan_in, fan_out)",
-    "HeNormal": _BY_SIZE,
-    "HeUniform": _BY_SIZE,
     "Initializer": "write a function of shard_info, and give it to Variable with shape=",
     "Ones": "write ones()",
     "RandomNormal": "write normal(mean, stddev)",
     "RandomUniform": "write uniform(low, high)",
+    "random_normal": "write normal(mean, stddev)",
+    "random_uniform": "write uniform(low, high)",
     "TruncatedNormal": "write truncated_normal(mean, stddev)",
     "Zeros": "write zeros()",
 }

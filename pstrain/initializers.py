@@ -10,9 +10,10 @@ import math
 import zlib
 from typing import TYPE_CHECKING, cast
 
-from dataservice.runtime.arguments import check_number, is_integer, non_negative
-from pstrain import foreign_names
+from dataservice.runtime.arguments import check_number, integer_at_least, is_integer, non_negative
+from pstrain import foreign_arguments, foreign_names
 from pstrain.errors import InvalidArgumentError, InvalidTypeError
+from pstrain.foreign_arguments import refuse_arguments
 from pstrain.vocabulary import InitializerSpec
 
 if not TYPE_CHECKING:  # type checkers still report unknown names
@@ -34,6 +35,7 @@ def constant(value: float) -> InitializerSpec:
     return InitializerSpec(name="constant", parameters=_numbers(value=value))
 
 
+@refuse_arguments("uniform", foreign_arguments.UNIFORM)
 def uniform(
     low: float = -0.05, high: float = 0.05, *, seed: int = 0, zero_columns: int = 0
 ) -> InitializerSpec:
@@ -64,6 +66,8 @@ def truncated_normal(
 
 def glorot_uniform(fan_in: int, fan_out: int, *, seed: int = 0) -> InitializerSpec:
     """Draws uniform values up to +-sqrt(6 / (fan_in + fan_out)) (Glorot and Bengio, 2010)."""
+    integer_at_least(fan_in, 1, "fan_in")
+    integer_at_least(fan_out, 1, "fan_out")
     limit = math.sqrt(6.0 / (fan_in + fan_out))
     return uniform(-limit, limit, seed=seed)
 

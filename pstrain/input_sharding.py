@@ -96,7 +96,7 @@ class DistributedDataset:
         if not listing:
             policy, listing = _division(self._dataset, policy, count)
         if policy is AutoShardPolicy.OFF:
-            return self._dataset
+            return self._dataset.for_reader(index)
         return self._dataset.share(_STATIC[policy], count, index, listing=listing)
 
     def __iter__(self) -> NoReturn:

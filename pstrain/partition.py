@@ -67,7 +67,7 @@ class FixedShardsPartitioner(Partitioner):
         self.num_shards = integer_at_least(num_shards, 1, "num_shards")
 
     def __call__(self, shape: Sequence[int], dtype: Any, axis: int = 0) -> list[int]:  # noqa: ARG002
-        return _only(shape, axis, min(self.num_shards, _defined(shape)[axis]))
+        return _only(shape, axis, min(self.num_shards, _rows(shape, axis)))
 
 
 class MinSizePartitioner(Partitioner):
@@ -83,7 +83,7 @@ class MinSizePartitioner(Partitioner):
     def __call__(self, shape: Sequence[int], dtype: Any, axis: int = 0) -> list[int]:
         size_bytes = _size_bytes(shape, dtype, self.bytes_per_string)
         wanted = math.ceil(size_bytes / self.min_shard_bytes)
-        return _only(shape, axis, max(1, min(shape[axis], self.max_shards, wanted)))
+        return _only(shape, axis, max(1, min(_rows(shape, axis), self.max_shards, wanted)))
 
 
 class MaxSizePartitioner(Partitioner):
@@ -99,7 +99,7 @@ class MaxSizePartitioner(Partitioner):
         self.bytes_per_string = integer_at_least(bytes_per_string, 1, "bytes_per_string")
 
     def __call__(self, shape: Sequence[int], dtype: Any, axis: int = 0) -> list[int]:
-        rows = _defined(shape)[axis]
+        rows = _rows(shape, axis)
         row_bytes = _size_bytes(shape, dtype, self.bytes_per_string) / max(1, rows)
         rows_per_shard = max(1, math.floor(self.max_shard_bytes / max(1, row_bytes)))
         shards = max(1, math.ceil(rows / rows_per_shard))
@@ -154,7 +154,14 @@ def _defined(shape: Sequence[int]) -> Sequence[int]:
     return shape
 
 
+def _rows(shape: Sequence[int], axis: int) -> int:
+    if not -len(_defined(shape)) <= axis < len(shape):
+        raise NoAxisError(f"shape {tuple(shape)} has no axis {axis} to partition")
+    return shape[axis]
+
+
 def _size_bytes(shape: Sequence[int], dtype: Any, bytes_per_string: int) -> int:
-    kind = np.dtype(dtype)
+    is_text = isinstance(dtype, str) and dtype == "string"
+    kind = np.dtype(str if is_text else dtype)
     value_bytes = bytes_per_string if kind.kind in "USO" else kind.itemsize
     return math.prod(_defined(shape)) * value_bytes

@@ -134,7 +134,7 @@ def _replica_id(strategy: Replica) -> int:
 def call_arguments(args: Any, kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Returns the arguments for ``fn(*args, **kwargs)``.
 
-    InvalidTypeError unless ``args`` is a tuple, list or None and ``kwargs`` a dict or None.
+    InvalidTypeError unless ``args`` is a tuple, list or None and ``kwargs`` a dict by name or None.
     """
     if not isinstance(args, tuple | list | None):
         raise InvalidTypeError(
@@ -143,7 +143,11 @@ def call_arguments(args: Any, kwargs: Any) -> tuple[tuple[Any, ...], dict[str, A
         )
     if not isinstance(kwargs, Mapping | None):
         raise InvalidTypeError(f"kwargs must be a dict, got {type(kwargs).__name__}")
-    return tuple(args or ()), dict(kwargs or {})
+    named = dict(kwargs or {})
+    for name in named:
+        if not isinstance(name, str):
+            raise InvalidTypeError(f"kwargs are named by strings, got {name!r}")
+    return tuple(args or ()), named
 
 
 class Replica(Hinting):

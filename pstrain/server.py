@@ -16,7 +16,7 @@ from dataservice.runtime.ending import end_with_program
 from dataservice.runtime.exposure import is_loopback
 from pstrain.cluster import ClusterResolver, ClusterSpec, SimpleClusterResolver
 from pstrain.config import COORDINATOR_GRACE_S
-from pstrain.errors import InvalidArgumentError
+from pstrain.errors import FailedPreconditionError, InvalidArgumentError
 from pstrain.presence import Presence
 from pstrain.security import check_one_way, may_expose, server_tls
 
@@ -117,6 +117,14 @@ class Server:
         return f"grpc://{self.address}"
 
     def start(self) -> None:
+        """Listens and serves; does nothing if the server has started.
+
+        AddressInUseError if the port is taken, FailedPreconditionError after :meth:`stop`.
+        """
+        if self.has_stopped:
+            raise FailedPreconditionError("a stopped server cannot start again: make a new Server")
+        if self in _serving:
+            return
         self._role.start()
         end_with_program(self, Server.stop)
         _serving.add(self)

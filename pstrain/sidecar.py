@@ -22,7 +22,7 @@ from dataservice.runtime.arguments import (
     non_negative,
     path_of,
 )
-from pstrain.callbacks.base import Callback, as_list
+from pstrain.callbacks.base import Callback, CallbackList, as_list
 from pstrain.callbacks.monitor import Monitor
 from pstrain.checkpoints import manifest
 from pstrain.checkpoints.checkpoint import Checkpoint
@@ -171,7 +171,7 @@ class SidecarEvaluator:
             steps=self._steps,
             batch_size=self._batch_size,
             verbose=0,
-            callbacks=self._callbacks,
+            callbacks=CallbackList(self._callbacks, self.model, steps=self._steps, step=step),
             sample_weight=self._weight_column,
         )
         result = {"checkpoint": path, "step": step, "metrics": logs}
@@ -197,11 +197,12 @@ class SidecarEvaluator:
         return None if optimizer is None else int(optimizer.iterations)
 
     def _optimizer_of(self, saved: dict[str, Any]) -> Any:
-        """Returns the model's optimizer, or else one that can only restore the saved step count."""
-        if self.model.optimizer is not None:
-            return self.model.optimizer
+        """Returns the model's optimizer if the saved one has its rule, or else a step count."""
+        name, own = saved["config"]["name"], self.model.optimizer
+        if own is not None and own.get_config()["name"] == name:
+            return own
         if self._step_count is None:
-            self._step_count = _StepCount(saved["config"]["name"])
+            self._step_count = _StepCount(name)
         return self._step_count
 
     def _write(self, result: dict[str, Any]) -> None:

@@ -279,5 +279,6 @@ class ParameterServerStrategy(Replica):
                 attempt_timeout_s=self.parameters.config.request_timeout_s,
                 wait=threading.Event().wait,
             )
-        except DeadlineExceededError as error:
+        except (UnavailableError, DeadlineExceededError) as error:
+            # Not a ServerLostError, for which a restore would start over and wait once more.
             raise UnavailableError(str(error)) from error

@@ -15,12 +15,19 @@ from typing import Any
 import numpy as np
 
 from dataservice.runtime.arguments import check_optional, integer_at_least
-from pstrain.callbacks.base import Callback, CallbackList, Logs, as_list
+from pstrain.callbacks.base import Callback, CallbackList, Logs, as_list, check_verbose
 from pstrain.callbacks.monitor import check_frequency, is_validated
 from pstrain.callbacks.progress import ProgressBar
-from pstrain.errors import DataError, InvalidArgumentError
+from pstrain.errors import InvalidArgumentError
 from pstrain.execution.choice import allowed_steps, executor_of
-from pstrain.execution.data import as_source, check_end, rows_of, split_rows, warn_of_end
+from pstrain.execution.data import (
+    as_source,
+    check_end,
+    no_rows,
+    rows_of,
+    split_rows,
+    warn_of_end,
+)
 from pstrain.execution.progress import History, Progress
 from pstrain.execution.resumption import recovery
 from pstrain.training_steps import TrainSteps
@@ -93,7 +100,7 @@ def fit(
             executor, dataset, model.metrics, hooks, epochs=epochs, initial_epoch=initial_epoch
         )
         steps_per_call = allowed_steps(model, steps_per_execution)
-        plan = EpochPlan(steps_per_epoch, steps_per_call, validation, validation_freq)
+        plan = EpochPlan(source, steps_per_epoch, steps_per_call, validation, validation_freq)
         loop = Loop(model, step, executor, progress, hooks, plan)
         with recovery(executor, progress, callbacks, initial_epoch) as recovering:
             recovering.train(loop.train)
@@ -103,8 +110,9 @@ def fit(
 
 @dataclass(frozen=True, slots=True)
 class EpochPlan:
-    """What an epoch consists of; ``steps_per_epoch`` None: one pass over the data."""
+    """What an epoch consists of; ``steps_per_epoch`` None: one pass over ``source``."""
 
+    source: Any
     steps_per_epoch: int | None = None
     steps_per_call: int = 1
     validation: Validation = (None, 0, None)
@@ -144,10 +152,7 @@ class Loop:
             # The epoch before took the last rows of that pass: this one begins the next pass.
             self._run_steps()
         if not progress.totals.steps:
-            raise DataError(
-                f"epoch {epoch} had no rows to train on: the dataset is empty; look at its paths "
-                "and filters"
-            )
+            raise no_rows(f"epoch {epoch} had no rows to train on", self._plan.source)
         self._warn_of_short_pass(epoch)
         logs = progress.totals.logs() | self._validate(epoch)
         progress.end_epoch(logs)
@@ -198,15 +203,6 @@ class Loop:
         )
         measured = ["loss", *(metric.name for metric in self._model.metrics)]
         return {f"val_{name}": held_out[name] for name in measured}
-
-
-def check_verbose(verbose: int | str) -> int:
-    """Returns 0, 1 or 2; "auto" is 1."""
-    if verbose == "auto":
-        return 1
-    if verbose not in (0, 1, 2):
-        raise InvalidArgumentError(f'verbose is 0, 1, 2 or "auto", got {verbose!r}')
-    return int(verbose)
 
 
 def _check(model: Any, epochs: int, steps_per_epoch: int | None, steps_per_execution: int) -> None:

@@ -79,7 +79,7 @@ def check_compression(compression: str | None) -> str:
     "SNAPPY" becomes "LZ4".
     """
     chosen = compression.upper() if isinstance(compression, str) else compression
-    if chosen not in _COMPRESSIONS:
+    if not isinstance(chosen, str | None) or chosen not in _COMPRESSIONS:
         meant = nearest(compression, filter(None, _COMPRESSIONS))
         raise InvalidArgumentError(
             f"Invalid `compression` argument: {compression!r}; use 'AUTO', 'LZ4', 'ZSTD' or None"

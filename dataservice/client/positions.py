@@ -144,8 +144,11 @@ def merge_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     states of different datasets, two states of one reader, or states whose operators after
     `distribute` are at different positions.
     """
-    if isinstance(states, Mapping) or not states:
-        raise InvalidArgumentError("merge_states() takes a list of at least one iterator state")
+    is_list = isinstance(states, list | tuple) and all(isinstance(s, Mapping) for s in states)
+    if not is_list or not states:
+        raise InvalidArgumentError(
+            f"merge_states() takes a list of at least one iterator state, got {states!r:.200}"
+        )
     merged = dict(_merged(list(states), "state"))
     if not any(_positions(merged)):
         raise InvalidArgumentError(

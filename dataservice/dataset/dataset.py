@@ -36,7 +36,7 @@ from dataservice.dataset.operator_methods import OperatorMethods, nodes_of
 from dataservice.dataset.operators.nested import given_to_functions
 from dataservice.dataset.plan import decode_plan, encode_plan
 from dataservice.dataset.receipts import ReceiptSources
-from dataservice.dataset.seeds import settle_seeds
+from dataservice.dataset.seeds import settle_seeds, varied_seeds
 from dataservice.dataset.source_methods import SourceMethods
 from dataservice.dataset.statistics import DatasetStats, StatsCounter
 from dataservice.dataset.stream import RunContext
@@ -237,6 +237,15 @@ class Dataset(SourceMethods, OperatorMethods, metaclass=HintingType):
     def settled(self) -> Dataset:
         """Returns the dataset with fixed seeds in place of drawn ones, alike in all programs."""
         return Dataset(settle_seeds(self._node))
+
+    def for_reader(self, index: int) -> Dataset:
+        """Returns the dataset for one of several readers that each read all of it.
+
+        Without a seed each reader shuffles in an order of its own, reader 0 in that of the dataset
+        itself. What a data service reads stays as it is: its readers share the rows.
+        """
+        is_same = index == 0 or self.is_distributed
+        return self if is_same else Dataset(varied_seeds(self._node, str(index)))
 
     def stats(self) -> DatasetStats:
         """Returns totals over all iterators of this object, with operator times and a verdict."""

@@ -14,8 +14,10 @@ import numpy as np
 import pyarrow as pa
 
 from dataservice.dataset.arrow_arrays import to_arrow
+from dataservice.dataset.columns import require_distinct
 from dataservice.dataset.numpy_views import PADDED, is_padded
 from dataservice.dataset.plain_types import plain_schema
+from dataservice.errors import InvalidTypeError
 
 
 def padded_names(schema: pa.Schema) -> list[str]:
@@ -61,6 +63,16 @@ def marked(
     if not any(map(is_padded, fields)):
         return batch
     return pa.RecordBatch.from_arrays(batch.columns, schema=pa.schema(fields))
+
+
+def declared_schema(schema: Any, operator: str) -> pa.Schema | None:
+    """Returns the schema that a user gave to an operator, in plain types; None for None."""
+    if schema is None:
+        return None
+    if not isinstance(schema, pa.Schema):
+        raise InvalidTypeError(f"schema must be a pyarrow.Schema, got {schema!r}")
+    require_distinct(schema.names, what=f"the schema given to {operator}")
+    return plain_schema_with_marks(schema)
 
 
 def plain_schema_with_marks(schema: pa.Schema) -> pa.Schema:

@@ -33,6 +33,7 @@ from dataservice.dataset.sources import (
     TableSource,
     TFRecordSource,
 )
+from dataservice.dataset.sources.paths import check_storage_options
 from dataservice.errors import InvalidTypeError, SchemaError
 from dataservice.runtime.arguments import check_true_or_false
 
@@ -116,14 +117,13 @@ class SourceMethods:
 
         With header=False the column names are those of `schema`, or f0, f1, ...
         """
-        nulls = None if null_values is None else tuple(null_values)
-        options = dict(storage_options) if storage_options else None
+        options = _copied(storage_options)
         source = CsvSource(
             paths,  # type: ignore[arg-type]
             schema,
             delimiter,
             header,
-            nulls,
+            null_values,  # type: ignore[arg-type]
             options,
             encoding=encoding,
         )
@@ -139,7 +139,7 @@ class SourceMethods:
         storage_options: Mapping[str, Any] | None = None,
     ) -> Self:
         """Reads JSON lines; types that `schema` does not give are inferred from the first block."""
-        options = dict(storage_options) if storage_options else None
+        options = _copied(storage_options)
         return cls(JsonSource(paths, schema, block_size_bytes, options))  # type: ignore[arg-type]
 
     @classmethod
@@ -174,7 +174,7 @@ class SourceMethods:
         `features`, the records come unparsed in a binary column `record`. `compression` is "GZIP",
         "ZLIB", None, or "AUTO", which goes by the suffix of the file name.
         """
-        options = dict(storage_options) if storage_options else None
+        options = _copied(storage_options)
         return cls(TFRecordSource(paths, features, compression, options))  # type: ignore[arg-type]
 
     @classmethod
@@ -238,7 +238,7 @@ class SourceMethods:
         check_true_or_false(wait=wait)
         if not isinstance(element_spec, pa.Schema | None):
             raise InvalidTypeError(f"element_spec must be a pyarrow.Schema, got {element_spec!r}")
-        options = dict(storage_options) if storage_options else None
+        options = _copied(storage_options)
         saved = find_snapshot(path, options, wait=wait, timeout_s=timeout_s)
         if element_spec is not None and not saved.schema.equals(plain_schema(element_spec)):
             raise SchemaError(
@@ -255,3 +255,8 @@ class SourceMethods:
         if saved.batch_size is not None:
             source = Batch(source, saved.batch_size, saved.drop_remainder)
         return cls(source)
+
+
+def _copied(storage_options: Any) -> dict[str, Any] | None:
+    check_storage_options(storage_options)
+    return dict(storage_options) if storage_options else None

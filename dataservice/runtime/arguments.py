@@ -117,12 +117,14 @@ def limit_s(value: Any, what: str = "timeout") -> float | None:
 
     Raises InvalidArgumentError for anything else.
     """
-    if value is None or value == math.inf:
+    if value is None:
         return None
     wanted = "must be seconds from 0 on, or None to wait without a limit"
     if not isinstance(value, numbers.Real) or isinstance(value, bool):
         raise InvalidTypeError(f"{what} {wanted}, got {value!r}")
     limit = float(value)
+    if limit == math.inf:
+        return None
     if not limit >= 0:
         raise InvalidArgumentError(f"{what} {wanted}, got {value}")
     return min(limit, threading.TIMEOUT_MAX)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -106,6 +106,7 @@ class ConnectionExchange:
         self.shares_memory = connection.shares_memory
         self._address = address
         self._name = str(command.get("name", command.get("exchange")))
+        self._subject = f"the exchange {self._name!r} with {address}"
         self._connection = connection
         self._error: DataServiceError | None = None
         self._cancelled = False
@@ -113,11 +114,14 @@ class ConnectionExchange:
         try:
             hello = token.encode() + b"\n" + json.dumps(command).encode()
             deadline_s = time.monotonic() + timeout_s
-            self._act(lambda: self._connection.send(Kind.OPEN, hello, deadline_s=deadline_s))
+            self._send(Kind.OPEN, hello, None, deadline_s)
             accepted = self._receive(deadline_s)
             if accepted is None:
                 raise UnavailableError(f"{address} ended {self._name!r} before it began")
-            self._expect(Kind.OPEN, accepted)
+            # An accepting server sends no header. One with a header is this side's own hello,
+            # echoed by a peer that is no server of this protocol.
+            if accepted.kind is not Kind.OPEN or accepted.header:
+                raise self._unexpected(accepted, Kind.OPEN)
         except BaseException:
             self.close()
             raise
@@ -134,11 +138,8 @@ class ConnectionExchange:
         After `timeout_s` raises DeadlineExceededError, and the exchange is over.
         """
         check_message(header, body)
-        deadline_s = time.monotonic() + timeout_s
         try:
-            self._act(
-                lambda: self._connection.send(Kind.MESSAGE, header, body, deadline_s=deadline_s)
-            )
+            self._send(Kind.MESSAGE, header, body, time.monotonic() + timeout_s)
         except UnavailableError:
             self._raise_reason()
             raise
@@ -157,13 +158,13 @@ class ConnectionExchange:
         if received is None:
             self._ended = True
             return None
-        self._expect(Kind.MESSAGE, received)
+        if received.kind is not Kind.MESSAGE:
+            raise self._unexpected(received, Kind.MESSAGE)
         return Message(received.header, received.body)
 
     def done_writing(self) -> None:
         """Tells the server that nothing more will be sent; its `recv` then returns None."""
-        deadline_s = time.monotonic() + HELLO_TIMEOUT_S
-        self._act(lambda: self._connection.send(Kind.DONE, deadline_s=deadline_s))
+        self._send(Kind.DONE, b"", None, time.monotonic() + HELLO_TIMEOUT_S)
 
     def cancel(self) -> None:
         """Ends the exchange, from any thread; calls in progress raise CancelledError at once."""
@@ -184,37 +185,42 @@ class ConnectionExchange:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _send(self, kind: Kind, header: bytes, body: Any, deadline_s: float) -> None:
+        self._check_open()
+        try:
+            self._connection.send(kind, header, body, deadline_s=deadline_s)
+        except InvalidArgumentError:  # a mistake of the caller, who may go on
+            raise
+        except DataServiceError as error:
+            raise self._ended_by(error) from error
+
     def _receive(self, deadline_s: float) -> Received | None:
-        received: Received | None = self._act(lambda: self._connection.receive(deadline_s))
+        self._check_open()
+        try:
+            received = self._connection.receive(deadline_s)
+        except InvalidArgumentError:  # a mistake of the caller, who may go on
+            raise
+        except DataServiceError as error:
+            raise self._ended_by(error) from error
         if received is not None and received.kind is Kind.ERROR:
             raise self._keep(error_from_payload(received.header))
         return received
 
-    def _expect(self, kind: Kind, received: Received) -> None:
-        # An accepting server sends no header. One with a header is this side's own hello, echoed by
-        # a peer that is no server of this protocol.
-        if received.kind is not kind or (kind is Kind.OPEN and received.header):
-            said = f"{self._address} said {received.kind.name} where {kind.name} was expected"
-            raise self._keep(DataLossError(f"{said}: it is not a server of this protocol"))
+    def _unexpected(self, received: Received, wanted: Kind) -> DataServiceError:
+        said = f"{self._address} said {received.kind.name} where {wanted.name} was expected"
+        return self._keep(DataLossError(f"{said}: it is not a server of this protocol"))
 
-    def _act(self, call: Callable[[], Any]) -> Any:
-        """Calls and, on failure, ends the exchange with the error, which later calls raise again.
-
-        An InvalidArgumentError does not end the exchange.
-        """
+    def _check_open(self) -> None:
         if self._error is not None:
             raise self._error
-        subject = f"the exchange {self._name!r} with {self._address}"
         if self._cancelled:
-            raise self._keep(CancelledError(f"{subject} was cancelled"))
-        try:
-            return call()
-        except InvalidArgumentError:  # a mistake of the caller, who may go on
-            raise
-        except DataServiceError as error:
-            if self._cancelled:
-                raise self._keep(CancelledError(f"{subject} was cancelled")) from error
-            raise self._keep(type(error)(f"{subject}: {error}")) from error
+            raise self._keep(CancelledError(f"{self._subject} was cancelled"))
+
+    def _ended_by(self, error: DataServiceError) -> DataServiceError:
+        """Ends the exchange with an error, and returns what this and later calls raise."""
+        if self._cancelled:
+            return self._keep(CancelledError(f"{self._subject} was cancelled"))
+        return self._keep(type(error)(f"{self._subject}: {error}"))
 
     def _raise_reason(self) -> None:
         """Raises the error that the server had sent before a send failed, if there was one.

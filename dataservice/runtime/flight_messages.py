@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from dataservice.errors import DataLossError
-from dataservice.runtime.message import Message, check_message, check_size
+from dataservice.runtime.message import Message, check_message, check_sizes
 
 SCHEMA = pa.schema([pa.field("body", pa.large_binary(), nullable=False)])
 _EMPTY_BODY = pa.py_buffer(b"")
@@ -28,7 +28,7 @@ _OFFSETS = struct.Struct("<qq")
 
 
 def _body_batch(buffer: pa.Buffer) -> pa.RecordBatch:
-    check_size(buffer.size)
+    check_sizes(0, buffer.size)
     offsets = pa.py_buffer(_OFFSETS.pack(0, buffer.size))
     column = pa.Array.from_buffers(pa.large_binary(), 1, [None, offsets, buffer])
     return pa.RecordBatch.from_arrays([column], schema=SCHEMA)

@@ -11,13 +11,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dataservice.runtime.message import check_header, check_size
+from dataservice.runtime.message import check_sizes
 from dataservice.runtime.shared_memory import Body
 
 
 def room_for(header: bytes, body: pa.Buffer | bytes | Body | None) -> int:
     """Returns the bytes that header and body need; raises InvalidArgumentError if too many."""
-    check_header(header)
     if body is None:
         size = 0
     elif isinstance(body, pa.Buffer):
@@ -26,7 +25,7 @@ def room_for(header: bytes, body: pa.Buffer | bytes | Body | None) -> int:
         size = len(body)
     else:
         size = body.room
-    check_size(size)
+    check_sizes(len(header), size)
     return size + len(header)
 
 

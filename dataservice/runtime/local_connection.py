@@ -86,8 +86,9 @@ class LocalConnection:
         Raises DeadlineExceededError at `deadline_s` (monotonic clock); then nothing was sent.
         """
         with self._send_lock:
-            self._check()
-            if self._peer_segments.has_pending:
+            if self._failure is not None:
+                raise self._failure
+            if self._peer_segments.pending:
                 self._peer_segments.flush()
             self._unanswered += 1
             if self._unanswered > _MAX_UNANSWERED:
@@ -117,8 +118,8 @@ class LocalConnection:
         if body is not None:
             data = bytes(contiguous(body))
             text, body_bytes = header + data, len(data)
-        packet = Packet(kind, len(header), body_bytes, text, released=released)
-        self._packets.send(pack(packet), self._peer_segments, deadline_s)
+        packet = pack(kind, len(header), body_bytes, text, released=released)
+        self._packets.send(packet, self._peer_segments, deadline_s)
 
     def _send_in_segment(
         self,
@@ -138,27 +139,30 @@ class LocalConnection:
                 end = first + (body_bytes or 0)
                 memoryview(own.buffer).cast("B")[end : end + len(header)] = header
                 text = b""
-            packet = Packet(
+            packet = pack(
                 kind, len(header), body_bytes, text, segment, first, is_new, True, released
             )
-            descriptor = own.descriptor if is_new else None
-            self._packets.send(pack(packet), self._peer_segments, deadline_s, descriptor)
+            self._packets.send(packet, self._peer_segments, deadline_s, own.descriptor)
         except BaseException:
             self._take_back(segment, is_new)
             raise
-        own.forget_descriptor()
+        if is_new:
+            own.forget_descriptor()
 
     def _obtain(self, room: int, deadline_s: float) -> tuple[int, bool]:
         """Returns a segment for `room` bytes, which then counts as lent, and whether it is new."""
         with self._lock:
-            if len(self._inbox) < _MAX_UNCLAIMED and not self._pool.has_free(room):
+            segment = self._pool.reuse(room)
+            if segment is not None:
+                return segment, False
+            if len(self._inbox) < _MAX_UNCLAIMED:
                 self._read_locked(deadline_s, wait=False)
             while (place := self._pool.allocate(room)) is None:
                 self._read_locked(deadline_s, wait=True)
             for retired in place.retired:
                 self._own.pop(retired)
         for retired in place.retired:
-            packet = pack(Packet(Kind.RETIRE, segment=retired))
+            packet = pack(Kind.RETIRE, segment=retired)
             self._packets.send(packet, self._peer_segments, deadline_s)
         if place.is_new:
             try:
@@ -217,12 +221,13 @@ class LocalConnection:
 
         Leaves the reading to another thread if one is reading already. Releases the lock to wait.
         """
-        if self._reading:
-            if wait:
-                self._wait_for_reader(deadline_s)
-            self._check()
+        others = self._reading
+        if others and wait:
+            self._wait_for_reader(deadline_s)
+        if self._failure is not None:
+            raise self._failure
+        if others:
             return
-        self._check()
         self._reading = True
         try:
             if not wait:
@@ -252,10 +257,6 @@ class LocalConnection:
                 raise DeadlineExceededError("nothing came from the peer in time")
         finally:
             self._waiters -= 1
-
-    def _check(self) -> None:
-        if self._failure is not None:
-            raise self._failure
 
     def _read_to_next_message(self) -> None:
         """Reads the packets that have arrived, up to the next message.

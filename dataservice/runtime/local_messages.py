@@ -49,26 +49,25 @@ class Packet(NamedTuple):
     released: int | None = None
 
 
-def pack(packet: Packet) -> bytes:
-    """Encodes a packet."""
-    flags = (_IS_NEW if packet.is_new else 0) | (_IN_SEGMENT if packet.in_segment else 0)
-    if packet.body_bytes is not None:
+def pack(
+    kind: Kind,
+    header_bytes: int = 0,
+    body_bytes: int | None = None,
+    text: bytes = b"",
+    segment: int = 0,
+    offset: int = 0,
+    is_new: bool = False,
+    in_segment: bool = False,
+    released: int | None = None,
+) -> bytes:
+    """Encodes a packet of these fields, which are those of `Packet`."""
+    flags = (_IS_NEW if is_new else 0) | (_IN_SEGMENT if in_segment else 0)
+    if body_bytes is not None:
         flags |= _HAS_BODY
-    if packet.released is not None:
+    if released is not None:
         flags |= _RELEASES
-    return (
-        _HEAD.pack(
-            _VERSION,
-            packet.kind,
-            flags,
-            packet.segment,
-            packet.released or 0,
-            packet.header_bytes,
-            packet.offset,
-            packet.body_bytes or 0,
-        )
-        + packet.text
-    )
+    numbers = (segment, released or 0, header_bytes, offset, body_bytes or 0)
+    return _HEAD.pack(_VERSION, kind, flags, *numbers) + text
 
 
 def unpack(data: bytes | memoryview) -> Packet:
@@ -80,30 +79,24 @@ def unpack(data: bytes | memoryview) -> Packet:
             raise ValueError(f"version {version}, this side speaks {_VERSION}")
         if kind not in _KINDS:
             raise ValueError(f"kind {kind}")
-        packet = Packet(
-            _KINDS[kind],
-            header_bytes,
-            body_bytes if flags & _HAS_BODY else None,
-            bytes(data[_HEAD.size :]),
-            segment,
-            offset,
-            bool(flags & _IS_NEW),
-            bool(flags & _IN_SEGMENT),
-            released if flags & _RELEASES else None,
-        )
-        _check_text(packet, body_bytes)
-        return packet
+        text = bytes(data[_HEAD.size :])
+        in_segment = bool(flags & _IN_SEGMENT)
+        allowed = (0, header_bytes) if in_segment else (header_bytes + body_bytes,)
+        if len(text) not in allowed:
+            raise ValueError(
+                f"{len(text)} bytes of text for a header of {header_bytes} and a body of "
+                f"{body_bytes}"
+            )
     except (struct.error, ValueError) as error:
         raise DataLossError(f"damaged packet of {len(data)} bytes: {error}") from error
-
-
-def _check_text(packet: Packet, body_bytes: int) -> None:
-    if packet.in_segment:
-        allowed = {0, packet.header_bytes}
-    else:
-        allowed = {packet.header_bytes + body_bytes}
-    if len(packet.text) not in allowed:
-        raise ValueError(
-            f"{len(packet.text)} bytes of text for a header of {packet.header_bytes} and a body "
-            f"of {body_bytes}"
-        )
+    return Packet(
+        _KINDS[kind],
+        header_bytes,
+        body_bytes if flags & _HAS_BODY else None,
+        text,
+        segment,
+        offset,
+        bool(flags & _IS_NEW),
+        in_segment,
+        released if flags & _RELEASES else None,
+    )

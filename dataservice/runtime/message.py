@@ -71,16 +71,12 @@ def check_message(header: bytes, body: object) -> None:
         raise InvalidArgumentError("a message needs a header or a body, this one has neither")
 
 
-def check_header(header: bytes) -> None:
-    """Raises InvalidArgumentError for a header larger than `MAX_HEADER_BYTES`."""
-    if len(header) > MAX_HEADER_BYTES:
+def check_sizes(header_bytes: int, body_bytes: int) -> None:
+    """Raises InvalidArgumentError for a header or body larger than the largest."""
+    if header_bytes > MAX_HEADER_BYTES:
         raise InvalidArgumentError(
-            f"a header of {len(header)} bytes exceeds {MAX_HEADER_BYTES}; put it into the body"
+            f"a header of {header_bytes} bytes exceeds {MAX_HEADER_BYTES}; put it into the body"
         )
-
-
-def check_size(body_bytes: int) -> None:
-    """Raises InvalidArgumentError for a body larger than `MAX_BODY_BYTES`."""
     if body_bytes > MAX_BODY_BYTES:
         raise InvalidArgumentError(
             f"a body of {body_bytes} bytes exceeds {MAX_BODY_BYTES}; send it in parts"

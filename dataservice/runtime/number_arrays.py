@@ -39,6 +39,17 @@ def to_numbers(array: pa.Array) -> np.ndarray:
     return view_of(array, dtype) if len(array) else np.empty(0, dtype)
 
 
+def to_axes(values: Any) -> np.ndarray:
+    """Does what `np.asarray` does, but makes an axis of the lists of a fixed-size list column."""
+    if isinstance(values, pa.ChunkedArray):
+        values = values.combine_chunks()
+    is_column = isinstance(values, pa.Array) and not values.null_count
+    if not is_column or not pa.types.is_fixed_size_list(values.type):
+        return np.asarray(values)
+    inner = to_axes(values.flatten())
+    return inner.reshape((len(values), values.type.list_size, *inner.shape[1:]))
+
+
 def view_of(array: pa.Array, dtype: np.dtype[Any]) -> np.ndarray:
     """Returns a read-only view of a non-empty array of plain numbers without nulls.
 

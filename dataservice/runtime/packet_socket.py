@@ -12,6 +12,7 @@ import os
 import select
 import socket
 import time
+from collections.abc import Sized
 from typing import Any, Final, Protocol
 
 from dataservice.errors import DataLossError, DeadlineExceededError
@@ -33,7 +34,7 @@ class PendingReleases(Protocol):
     """The segments that must go back to the peer but could not be sent yet."""
 
     @property
-    def has_pending(self) -> bool: ...
+    def pending(self) -> Sized: ...
 
     def flush(self) -> bool:
         """Sends back as many as possible; returns whether some are left."""
@@ -77,7 +78,7 @@ class PacketSocket(OwnedSocket):
     def release(self, segment: int) -> bool:
         """Gives a segment back to the peer; returns False if not possible now. Never waits."""
         try:
-            self._socket.send(pack(Packet(Kind.RELEASE, segment=segment)), _SEND)
+            self._socket.send(pack(Kind.RELEASE, segment=segment), _SEND)
         except OSError as error:
             # If the peer is gone, so is its memory, and the next read or send reports that. Any
             # other error is transient, so the segment must be kept: a forgotten one is never freed.
@@ -87,7 +88,7 @@ class PacketSocket(OwnedSocket):
     def receive(self, releases: PendingReleases, deadline_s: float) -> tuple[Packet, int | None]:
         """Waits for the next packet and returns it, with its descriptor if it has one."""
         while True:
-            at_once = releases.has_pending or deadline_s - time.monotonic() < self._slice_s
+            at_once = bool(releases.pending) or deadline_s - time.monotonic() < self._slice_s
             if at_once:
                 self._wait_for(select.POLLIN, releases, deadline_s, "nothing came from the peer")
             packet = self.try_receive(at_once=at_once)

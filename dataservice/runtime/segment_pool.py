@@ -71,23 +71,32 @@ class SegmentPool:
 
     def allocate(self, size: int) -> Allocation | None:
         """Lends a segment for `size` bytes; returns None if a release must come first."""
-        found = self._best_free(size)
+        found = self.reuse(size)
         if found is not None:
-            capacity = self._free.pop(found)
-            self._lend(found, capacity)
-            return Allocation(found, capacity, False)
+            return Allocation(found, self._lent[found], False)
         capacity = capacity_for(size)
         if not self._may_add(capacity):
             return None
         retired = self._retire_for(capacity)
         segment = self._next
         self._next += 1
-        self._lend(segment, capacity)
+        self._lent[segment] = capacity
+        self._lent_bytes += capacity
         return Allocation(segment, capacity, True, retired)
 
-    def has_free(self, size: int) -> bool:
-        """True if a free segment has room for `size` bytes, so that none must be made."""
-        return self._best_free(size) is not None
+    def reuse(self, size: int) -> int | None:
+        """Lends the smallest free segment that fits; returns None if there is none.
+
+        Of equal ones it is the one used last, which may still be in a CPU cache.
+        """
+        best, best_capacity = None, 0
+        for segment, capacity in self._free.items():
+            if capacity >= size and (best is None or capacity <= best_capacity):
+                best, best_capacity = segment, capacity
+        if best is not None:
+            self._lent[best] = self._free.pop(best)
+            self._lent_bytes += best_capacity
+        return best
 
     def release(self, segment: int) -> None:
         """Takes back a segment; raises DataLossError for one that the peer does not have."""
@@ -100,17 +109,6 @@ class SegmentPool:
     def drop(self, segment: int) -> None:
         """Forgets a free segment of which the peer was never told."""
         del self._free[segment]
-
-    def _best_free(self, size: int) -> int | None:
-        """Returns the smallest free segment that fits.
-
-        Of equal ones it is the one used last, which may still be in a CPU cache.
-        """
-        best, best_capacity = None, 0
-        for segment, capacity in self._free.items():
-            if capacity >= size and (best is None or capacity <= best_capacity):
-                best, best_capacity = segment, capacity
-        return best
 
     def _may_add(self, capacity: int) -> bool:
         if len(self._lent) >= POOL_SEGMENTS:
@@ -128,7 +126,3 @@ class SegmentPool:
             del self._free[segment]
             retired.append(segment)
         return tuple(retired)
-
-    def _lend(self, segment: int, capacity: int) -> None:
-        self._lent[segment] = capacity
-        self._lent_bytes += capacity

@@ -134,7 +134,8 @@ class PeerSegments:
         self._segments: dict[int, PeerSegment] = {}
         self._held: dict[int, int] = {}
         self._held_bytes = 0
-        self._refused: deque[int] = deque()
+        self.pending: deque[int] = deque()
+        """The segments that could not be sent back yet: if there are any, `flush` is needed."""
         self._carried: int | None = None
         self._closed = False
         self._lock = threading.RLock()
@@ -192,7 +193,7 @@ class PeerSegments:
         with self._lock:
             if self._closed:
                 return
-            self._refused.append(segment)
+            self.pending.append(segment)
         self.flush()
 
     def carry(self) -> int | None:
@@ -208,22 +209,17 @@ class PeerSegments:
                 self._held_bytes -= self._held.pop(segment, 0)
             return segment
 
-    @property
-    def has_pending(self) -> bool:
-        """True if `flush` is needed."""
-        return bool(self._refused)
-
     def flush(self) -> bool:
         """Sends back the segments that could not be sent before; returns whether some are left."""
-        while self._refused:
+        while self.pending:
             with self._lock:
-                if not self._refused or self._closed:
+                if not self.pending or self._closed:
                     return False
-                segment = self._refused.popleft()
+                segment = self.pending.popleft()
                 # Taken out of the queue first: garbage collection may end a loan during the send
                 # and enter `flush` again, which must not send the same segment.
                 if not self._send(segment):
-                    self._refused.appendleft(segment)
+                    self.pending.appendleft(segment)
                     return True
         return False
 
@@ -233,7 +229,7 @@ class PeerSegments:
             self._closed = True
             self._carried = None
             self._segments.clear()
-            self._refused.clear()
+            self.pending.clear()
 
     def _end_loan(self, segment: int) -> None:
         with self._lock:

@@ -23,7 +23,7 @@ from dataservice.errors import (
 )
 from dataservice.runtime.byte_streams import ByteStream
 from dataservice.runtime.local_bodies import contiguous
-from dataservice.runtime.message import Kind, Received, check_header, check_size
+from dataservice.runtime.message import Kind, Received, check_sizes
 from dataservice.runtime.shared_memory import Body
 from dataservice.runtime.socket_messages import MessageParser, head_of
 
@@ -75,10 +75,9 @@ class SocketConnection:
         Raises DeadlineExceededError at `deadline_s` (monotonic clock). Nothing more can be sent
         then, unless all the time was spent waiting for another sender.
         """
-        check_header(header)
         content = None if body is None else memoryview(contiguous(body)).cast("B")
         size = None if content is None else content.nbytes
-        check_size(size or 0)
+        check_sizes(len(header), size or 0)
         text = memoryview(head_of(kind, len(header), size) + header)
         with _held(self._sending, deadline_s):
             if self._broken is not None:

@@ -17,6 +17,9 @@ REMEDY = "restore it from a backup, or move it away to start anew without what i
 _HEADER = struct.Struct(">8I")
 _FRAME = struct.Struct(">6I")
 _MAGIC = 0x377F0682
+# Section 1.3: two bytes, 1 for 65,536.
+_PAGE_SIZE_AT = 16
+_NEW_PAGE_BYTES = 4096
 
 
 def check_log(path: Path) -> None:
@@ -28,7 +31,10 @@ def check_log(path: Path) -> None:
     """
     file = path.with_name(path.name + "-wal")
     log = file.read_bytes() if file.exists() else b""
-    if len(log) < _HEADER.size or not any(log[: _HEADER.size]):
+    if len(log) < _HEADER.size:
+        return
+    if not any(log[: _HEADER.size]):
+        _check_never_synced(file, log, _page_bytes(path))
         return
     magic, _, page_size, _, *salt, sum0, sum1 = _HEADER.unpack_from(log)
     order = "<" if magic == _MAGIC else ">"
@@ -47,6 +53,28 @@ def check_log(path: Path) -> None:
             if committed:
                 raise DataLossError(f"the log {file} of the journal is damaged; {REMEDY}")
             committed = commit_size != 0
+
+
+def _check_never_synced(file: Path, log: bytes, page_bytes: int) -> None:
+    """Raises DataLossError if a log whose header is all zeros had one: a crash may leave it so.
+
+    The header is synced with the first transaction, so there is no second one behind it.
+    """
+    step, ended = _FRAME.size + page_bytes, list[int]()
+    for start in range(_HEADER.size, len(log) - step + 1, step):
+        _, commit_size, *salt, _, _ = _FRAME.unpack_from(log, start)
+        if salt == ended:
+            raise DataLossError(f"the log {file} has lost its header; {REMEDY}")
+        if commit_size:
+            ended = salt
+
+
+def _page_bytes(path: Path) -> int:
+    """Returns the size of a page by the database's own header, or that of a new database."""
+    with path.open("rb") as database:
+        start = database.read(_PAGE_SIZE_AT + 2)
+    stated = int.from_bytes(start[_PAGE_SIZE_AT:], "big")
+    return (1 << 16 if stated == 1 else stated) or _NEW_PAGE_BYTES
 
 
 def _checksum(data: bytes, order: str, sums: tuple[int, int]) -> tuple[int, int]:

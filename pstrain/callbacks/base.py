@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from dataservice.errors import DataServiceWarning
 from dataservice.runtime.arguments import nearest
-from pstrain.errors import InvalidTypeError
+from pstrain.errors import InvalidArgumentError, InvalidTypeError
 
 Logs = dict[str, float]
 
@@ -43,9 +43,10 @@ class Callback:
     """The base class of callbacks; override the methods that you need.
 
     All methods run in the training program, between reports of the trainers. ``model`` is the
-    model; ``params`` has ``epochs``, ``steps`` (None: whole epochs) and ``verbose``, and
-    ``validation_freq`` if that is not 1. Set ``stop_training``, on the callback or the model, to
-    end training after this epoch or, in a batch method, after the steps in progress.
+    model; ``params`` has ``epochs``, ``steps`` (None: whole epochs) and ``verbose``,
+    ``validation_freq`` if that is not 1 and, of a SidecarEvaluator, ``step``, the steps after which
+    the checkpoint was saved, if it knows them. Set ``stop_training``, on the callback or the model,
+    to end training after this epoch or, in a batch method, after the steps in progress.
     ``on_epoch_end`` may add to its ``logs``. If an overriding method takes ``logs`` where the
     method here does not, as methods of Keras do, it gets an empty dict; ``on_train_end`` gets the
     logs of the last epoch.
@@ -130,6 +131,15 @@ def as_list(callbacks: Any) -> list[Callback]:
     return [each for each in several if each is not None]
 
 
+def check_verbose(verbose: int | str) -> int:
+    """Returns 0, 1 or 2; "auto" is 1."""
+    if verbose == "auto":
+        return 1
+    if verbose not in (0, 1, 2):
+        raise InvalidArgumentError(f'verbose is 0, 1, 2 or "auto", got {verbose!r}')
+    return int(verbose)
+
+
 def _warn_of_hooks_without_calls(callback: Callback) -> None:
     """Warns of methods named ``on_...`` that are never called, such as misspelt ones."""
     hooks = [name for name in dir(Callback) if name.startswith("on_")]
@@ -166,11 +176,13 @@ class CallbackList:
         steps: int | None = None,
         verbose: int = 0,
         validation_freq: Any = 1,
+        step: int | None = None,
     ) -> None:
         self._callbacks = as_list(callbacks)
         self._model = model
         self._last_logs: Logs = {}
         rare = {} if validation_freq == 1 else {"validation_freq": validation_freq}
+        rare |= {} if step is None else {"step": step}
         for callback in self._callbacks:
             _warn_of_hooks_without_calls(callback)
             callback.set_model(model)

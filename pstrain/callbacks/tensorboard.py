@@ -86,7 +86,8 @@ class TensorBoard(Callback):
         if self._is_training:
             return
         optimizer = getattr(self.model, "optimizer", None)
-        step = 0 if optimizer is None else int(optimizer.iterations)
+        own = 0 if optimizer is None else int(optimizer.iterations)
+        step = self.params.get("step", own)
         values = {f"evaluation_{name}_vs_iterations": value for name, value in logs.items()}
         self._write("validation", values, step)
         self._close()

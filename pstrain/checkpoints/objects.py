@@ -48,9 +48,10 @@ def check_held(
     """
     for name in sorted(objects.keys() - contents["objects"].keys()):
         if not _is_found(name, objects, contents["objects"], named, stored):
+            held = ", ".join(sorted(contents["objects"]))
             raise NotFoundError(
-                f"checkpoint {path} holds no object {name!r}; it holds "
-                f"{', '.join(sorted(contents['objects']))}"
+                f"checkpoint {path} holds no object {name!r}; it holds {held}: leave {name!r} out "
+                "of this Checkpoint, or give it the name under which it was saved"
             )
     for name in sorted(objects.keys() & contents["objects"].keys()):
         saved = contents["objects"][name]

@@ -257,9 +257,10 @@ class ClusterCoordinator:
     ) -> PerWorkerDataset:
         """Makes one dataset on each trainer: as given, or made by a function (of an InputContext).
 
-        Each trainer reads all of its dataset. The trainers share the rows only if a data service
-        gives them out under one ``job_name``, or if ``strategy.experimental_distribute_dataset``
-        has divided the dataset. The function runs on the trainers; if it raises, closures that use
+        Each trainer reads all of its dataset; a Dataset that shuffles without a seed it shuffles in
+        an order of its own. The trainers share the rows only if a data service gives them out under
+        one ``job_name``, or if ``strategy.experimental_distribute_dataset`` has divided the
+        dataset. The function runs on the trainers; if it raises, closures that use
         the iterator end with ClosureInputError. ``first_epoch``: the epoch of the first iterator.
         """
         if not callable(dataset_fn) and not isinstance(dataset_fn, dataservice.Dataset):

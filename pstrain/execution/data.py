@@ -16,7 +16,7 @@ import dataservice
 from dataservice.errors import DataServiceWarning
 from dataservice.runtime.arguments import check_number, integer_at_least
 from pstrain.coordinator.per_worker import PerWorkerDataset
-from pstrain.errors import InvalidArgumentError
+from pstrain.errors import DataError, InvalidArgumentError
 from pstrain.features.batches import as_table, is_data_frame
 
 
@@ -97,6 +97,17 @@ def warn_of_end(what: str, done: int, wanted: str, rule: str) -> None:
         "dataset, or ask for fewer steps",
         DataServiceWarning,
         stacklevel=2,
+    )
+
+
+def no_rows(what: str, source: Any) -> DataError:
+    """Returns the error of ``what``, such as "epoch 0 had no rows to train on", with the reason."""
+    others = isinstance(source, dataservice.Dataset) and source.is_distributed
+    if not others or source.has_private_job:
+        return DataError(f"{what}: the dataset is empty; look at its paths and filters")
+    return DataError(
+        f"{what}: other programs that share its job_name have read all of them, or the dataset is "
+        "empty; give each program a job_name of its own, and look at the paths and filters"
     )
 
 

@@ -62,6 +62,17 @@ class Lists:
         np.cumsum(lengths, out=self.offsets[1:])
         # Null lists of a fixed size still occupy values, so they are dropped.
         self.values = column.drop_null().flatten() if column.null_count else column.flatten()
+        is_fixed = pa.types.is_fixed_size_list(column.type) and not column.null_count
+        self._fixed_size = column.type.list_size if is_fixed else 0
+
+    def holding(self, values: pa.Array) -> pa.Array:
+        """Returns lists of the same lengths that hold other values.
+
+        Lists of a fixed size keep it, unless one is null: null lists become empty ones.
+        """
+        if self._fixed_size:
+            return pa.FixedSizeListArray.from_arrays(values, self._fixed_size)
+        return pa.LargeListArray.from_arrays(self.offsets, values)
 
     def scales(self, rule: Pooling, weights: Lists | None) -> NDArray[np.float32]:
         """Returns the factor of each value, by its weight if ``weights`` are given.

@@ -67,10 +67,12 @@ def batches_of(data: Any, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         data = data.to_batches()
     elif isinstance(data, pa.RecordBatch | Mapping) or is_data_frame(data):
         data = [as_batch(data)]
-    elif callable(data) and not isinstance(data, Iterable):
+    elif not isinstance(data, Iterable):
+        given = type(data).__name__
+        if callable(data):
+            given = f"the function {getattr(data, '__name__', data)!r}: give what it makes"
         raise InvalidTypeError(
-            "the data is a table, record batches, a Dataset or a dict of arrays, got the function "
-            f"{getattr(data, '__name__', data)!r}: give what it makes"
+            f"the data is a table, record batches, a Dataset or a dict of arrays, got {given}"
         )
     for batch in data:
         missing = [name for name in names if name not in batch.schema.names]

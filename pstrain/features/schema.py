@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dataservice.runtime.arguments import check_text
+from dataservice.runtime.arguments import check_optional, check_text
 from pstrain.errors import DataError, InvalidArgumentError, InvalidTypeError
 from pstrain.features import columns
 from pstrain.features.bags import Bags, is_list, joined
@@ -81,6 +81,33 @@ def _check_categories(categorical: Any) -> None:
             )
 
 
+def _check_normalization(normalization: Any, dense: Sequence[str]) -> None:
+    if not isinstance(normalization, Mapping):
+        raise InvalidTypeError(
+            "normalization must be a dict of (mean, standard deviation) by dense column, got "
+            f"{normalization!r}"
+        )
+    unknown = set(normalization) - set(dense)
+    if unknown:
+        raise InvalidArgumentError(
+            f"normalization given for {', '.join(sorted(map(str, unknown)))}: not dense columns"
+        )
+    for name, pair in normalization.items():
+        if not _is_mean_and_deviation(pair):
+            raise InvalidArgumentError(
+                f"normalization of {name!r} must be a finite mean and a positive standard "
+                f"deviation, got {pair!r}"
+            )
+
+
+def _is_mean_and_deviation(pair: Any) -> bool:
+    try:
+        mean, std = pair
+        return math.isfinite(mean) and math.isfinite(std) and bool(std > 0)
+    except (TypeError, ValueError):  # no pair, or none of numbers
+        return False
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureSchema:
     """The columns that a model reads, and how it reads them.
@@ -107,17 +134,7 @@ class FeatureSchema:
             raise InvalidArgumentError("a feature schema needs at least one feature column")
         if self.label in names:
             raise InvalidArgumentError(f"column {self.label!r} is both the label and a feature")
-        unknown = set(self.normalization) - set(self.dense)
-        if unknown:
-            raise InvalidArgumentError(
-                f"normalization given for {', '.join(sorted(unknown))}: not dense columns"
-            )
-        for name, (mean, std) in self.normalization.items():
-            if not (math.isfinite(mean) and math.isfinite(std) and std > 0):
-                raise InvalidArgumentError(
-                    f"normalization of {name!r} must be a finite mean and a positive standard "
-                    f"deviation, got {(mean, std)}"
-                )
+        _check_normalization(self.normalization, self.dense)
 
     @property
     def vocabulary_sizes(self) -> tuple[int, ...]:
@@ -144,6 +161,11 @@ class FeatureSchema:
         them, which become categories whose rows are averaged. InvalidArgumentError for a missing
         label column or a column of another type.
         """
+        if not isinstance(schema, pa.Schema):
+            raise InvalidTypeError(
+                f"from_arrow takes a pyarrow.Schema, got {type(schema).__name__}: a table and a "
+                "Dataset have one as .schema"
+            )
         if label is not None and label not in schema.names:
             raise InvalidArgumentError(
                 f"label column {label!r} is not among {', '.join(schema.names)}: "
@@ -263,6 +285,7 @@ class FeatureSchema:
         has at most ``max_tokens`` ids: ``num_oov_indices`` for unknown values, and the others for
         the most frequent values.
         """
+        check_optional(0, max_tokens=max_tokens, num_oov_indices=num_oov_indices)
         plain = [name for name, category in self.categorical.items() if not category.online]
         names = plain if columns is None else list(columns)
         wrong = [name for name in names if name not in self.categorical]
@@ -305,7 +328,7 @@ class FeatureSchema:
         }
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> FeatureSchema:
+    def from_json(cls, value: Any) -> FeatureSchema:
         """Returns the schema that :meth:`to_json` encoded; DataError for anything else."""
         try:
             return cls(

@@ -8,7 +8,7 @@ once made, and a value has the same id in every process.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from dataservice.runtime.arguments import integer_at_least
-from pstrain.errors import DataError, InvalidArgumentError
+from pstrain.errors import DataError, InvalidArgumentError, InvalidTypeError
 from pstrain.features import columns
 from pstrain.features.bags import is_list
 from pstrain.kernels import tokens as kernels
@@ -227,6 +227,8 @@ def _plain(name: str, column: pa.Array) -> pa.Array:
 def _as_tokens(tokens: Any) -> pa.Array:
     array = tokens.combine_chunks() if isinstance(tokens, pa.ChunkedArray) else tokens
     if not isinstance(array, pa.Array):
+        if not isinstance(array, Iterable):
+            raise InvalidTypeError(f"a vocabulary is a list of tokens, got {tokens!r}")
         listed = array.tolist() if isinstance(array, np.ndarray) else list(array)
         array = pa.array(listed) if listed else pa.array([], pa.large_string())
     if array.null_count:

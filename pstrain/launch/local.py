@@ -277,7 +277,7 @@ class LocalCluster:
         if (role, index) not in self._tasks:
             self._check_open()
             present = [f"{r}:{i}" for r, i in self._tasks]
-            raise NotFoundError(f"no {role}:{index} in this cluster; it has {', '.join(present)}")
+            raise NotFoundError(f"no {role}:{index!r} in this cluster; it has {', '.join(present)}")
         return self._tasks[role, index]
 
     def _check_open(self) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dataservice.runtime.number_arrays import to_axes
 from pstrain import foreign_names
 from pstrain.errors import InvalidArgumentError
 from pstrain.foreign_names import Hinting
@@ -94,7 +95,7 @@ def as_matrix(name: str, inputs: Any) -> Tensor:
     """
     try:
         is_tensor = isinstance(inputs, Tensor) or hasattr(inputs, "spec")
-        matrix = as_tensor(inputs if is_tensor else np.asarray(inputs, np.float32))
+        matrix = as_tensor(inputs if is_tensor else to_axes(inputs).astype(np.float32, copy=False))
     except (TypeError, ValueError) as error:
         raise InvalidArgumentError(
             f"layer {name!r} takes numbers [n, k], got {type(inputs).__name__}: {error}"

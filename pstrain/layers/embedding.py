@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dataservice.runtime.arguments import integer_at_least, sizes_of
+from dataservice.runtime.number_arrays import to_axes
 from pstrain import buffers, foreign_arguments, initializers
 from pstrain.errors import InvalidArgumentError
 from pstrain.features.bags import Pooling, check_pooling, of_ids
@@ -208,7 +209,7 @@ def _whole_numbers(name: str, inputs: Any) -> NDArray[np.int64]:
     InvalidArgumentError for other types and values; names the first wrong value.
     """
     try:
-        given = np.asarray(inputs)
+        given = to_axes(inputs)
     except ValueError as error:
         raise InvalidArgumentError(
             f"layer {name!r} takes an id for each row and field; for lists of ids give it combiner="

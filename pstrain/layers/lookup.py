@@ -50,6 +50,8 @@ class _Lookup:
         check_optional(1, max_tokens=max_tokens)
         self.max_tokens = max_tokens
         self.num_oov_indices = integer_at_least(num_oov_indices, 0, "num_oov_indices")
+        if mask_token is not None:
+            self._typed([mask_token])
         self.mask_token = mask_token
         self.oov_token = oov_token
         self.invert = invert
@@ -95,7 +97,7 @@ class _Lookup:
         limit = None if self.max_tokens is None else self.max_tokens - self._specials
         kept = (self.mask_token, self.oov_token)
         tokens = [t for t in counts.most_common().to_pylist() if t not in kept][:limit]
-        self._vocabulary = Vocabulary(pa.array(tokens, self.arrow_type), self.num_oov_indices)
+        self._vocabulary = Vocabulary(self._typed(tokens), self.num_oov_indices)
 
     def set_vocabulary(self, vocabulary: Any) -> None:
         """Sets the vocabulary to a list of tokens in order, or to a file with one token per line.
@@ -123,11 +125,13 @@ class _Lookup:
                 f"a vocabulary of {len(tokens)} tokens and {self._specials} other ids is larger "
                 f"than max_tokens={self.max_tokens}"
             )
+        self._vocabulary = Vocabulary(self._typed(tokens), self.num_oov_indices)
+
+    def _typed(self, tokens: Sequence[Any]) -> pa.Array:
         try:
-            array = pa.array(tokens, self.arrow_type)
+            return pa.array(tokens, self.arrow_type)
         except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError) as error:
             raise InvalidArgumentError(f"tokens of a {self.kind}: {error}") from error
-        self._vocabulary = Vocabulary(array, self.num_oov_indices)
 
     def get_vocabulary(self, include_special_tokens: bool = True) -> list[Any]:
         """Returns the tokens in order of id, by default with mask and unknown tokens in front."""
@@ -161,7 +165,7 @@ class _Lookup:
         if not is_list(inputs.type):
             return pa.array(self._ids(inputs))
         lists = Lists(self.kind, inputs)
-        return pa.LargeListArray.from_arrays(lists.offsets, pa.array(self._ids(lists.values)))
+        return lists.holding(pa.array(self._ids(lists.values)))
 
     def _ids(self, column: pa.Array) -> NDArray[np.int64]:
         out = np.empty((len(column), 1), np.int64)
@@ -206,8 +210,7 @@ class _Lookup:
         """Restores the result of :meth:`state_dict`."""
         self._vocabulary = None
         if state["tokens"] is not None:
-            array = pa.array(state["tokens"], self.arrow_type)
-            self._vocabulary = Vocabulary(array, self.num_oov_indices)
+            self._vocabulary = Vocabulary(self._typed(state["tokens"]), self.num_oov_indices)
 
 
 class StringLookup(_Lookup):

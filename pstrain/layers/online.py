@@ -83,7 +83,7 @@ class OnlineLookup:
             inputs = inputs.combine_chunks()
         if isinstance(inputs, pa.Array) and is_list(inputs.type):
             lists = Lists(self.name, inputs)
-            return pa.LargeListArray.from_arrays(lists.offsets, self(lists.values, training))
+            return lists.holding(self(lists.values, training))
         keys = self._keys(inputs)
         ids = self._rows.look_up(keys, *self._places, training)
         return (

@@ -242,7 +242,7 @@ class Model(Weights, Hinting, ABC):
         if config.get("kind") != cls.kind:
             raise InvalidArgumentError(f"{cls.__name__} cannot be made from {config.get('kind')!r}")
         options = {k: v for k, v in config.items() if k not in ("kind", "schema")}
-        return cls(FeatureSchema.from_json(config["schema"]), **options)
+        return cls(FeatureSchema.from_json(config.get("schema")), **options)
 
     def _read(self, features: Features) -> tuple[list[list[Any]], Features]:
         """Fetches what a step reads; returns it and the batch with rows in the place of keys."""

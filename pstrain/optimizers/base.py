@@ -251,8 +251,13 @@ class Optimizer(Hinting):
         """Makes an optimizer of this class from the result of :meth:`get_config`.
 
         It has a new ``iterations`` variable. :func:`pstrain.optimizers.from_config` finds the class
-        by the name in the configuration.
+        by the name in the configuration; InvalidArgumentError if that is another one's.
         """
+        if config.get("name", cls.name) != cls.name:
+            raise InvalidArgumentError(
+                f"this is the configuration of {config['name']!r}, not of {cls.name!r}: write "
+                "optimizers.from_config(config)"
+            )
         arguments = {k: v for k, v in config.items() if k not in ("name", "learning_rate")}
         make: Any = cls
         optimizer: Self = make(_rate_of(config["learning_rate"]), **arguments)

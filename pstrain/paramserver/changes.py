@@ -18,7 +18,7 @@ from pstrain.paramserver.messages import Array, Part, Received, body_arrays
 from pstrain.paramserver.shard import Shard
 from pstrain.paramserver.steps import Change, ShardUpdate
 from pstrain.paramserver.store import Store
-from pstrain.paramserver.transport import FLOAT32, all_widest, named_in, wire_dtype
+from pstrain.paramserver.transport import FLOAT32, all_widest, named_in, narrowed
 from pstrain.vocabulary import OptimizerSpec
 
 WHOLE = -1
@@ -72,24 +72,22 @@ def _read_push(store: Store, header: Header) -> tuple[list[Part], Bind]:
     The body has the ids, unless WHOLE, and the gradient of each item.
     """
     values, ids = named_in(header)
-    dtype = wire_dtype(FLOAT32, values)
-    items = [(store.shard(v, i), count) for v, i, count in header["items"]]
+    dtype = narrowed(values).get(FLOAT32, FLOAT32)
+    shards = store.shards_of(header["items"])
     parts: list[Part] = []
-    for shard, count in items:
+    for shard, (_, _, count) in zip(shards, header["items"], strict=True):
         if count != WHOLE:
             parts.append((ids, (count,)))
         rows = shard.row_stop - shard.row_start if count == WHOLE else count
         parts.append((dtype, (rows, shard.width)))
-    return parts, functools.partial(_push, store, header, items)
+    return parts, functools.partial(_push, store, header, shards)
 
 
-def _push(
-    store: Store, header: Header, items: list[tuple[Shard, int]], arrays: list[Array]
-) -> Change:
+def _push(store: Store, header: Header, shards: list[Shard], arrays: list[Array]) -> Change:
     found = iter(all_widest(arrays, named_in(header)))
     updates = [
         ShardUpdate(shard, None if count == WHOLE else next(found), next(found))
-        for shard, count in items
+        for shard, (_, _, count) in zip(shards, header["items"], strict=True)
     ]
     counter = header.get("iterations")
     return store.checked_update(

@@ -92,7 +92,8 @@ class _Notes:
             self.drop(next(iter(self._entries)))
 
     def drop(self, closure: int) -> None:
-        self._bytes -= sum(len(entry.note or "") for entry in self._entries.pop(closure, ()))
+        for entry in self._entries.pop(closure, ()):
+            self._bytes -= len(entry.note or "")
 
 
 @dataclass(slots=True)
@@ -109,7 +110,7 @@ class _Trainer(Generic[Payload]):
             self.notes.add(entry)
         else:
             self.notes.drop(entry.closure)
-        self.decided[entry.closure] = entry._replace(note=None)
+        self.decided[entry.closure] = entry if entry.note is None else entry._replace(note=None)
         self.decided.move_to_end(entry.closure)
 
     def forget(self, closure: int) -> None:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from dataservice.runtime.checksum import checksum
 from pstrain.errors import DataLossError
 from pstrain.paramserver import output_file
-from pstrain.paramserver.messages import bytes_of, reused_buffer
+from pstrain.paramserver.messages import reused_buffer
 from pstrain.paramserver.saved import SavedShard
 
 Piece = NDArray[np.uint8]
@@ -53,7 +53,7 @@ class InputFile:
         """Reads the next ``size`` bytes, fewer at the end of the file; -1 reads to the end."""
         left = self._part.size_bytes - self._at
         out = reused_buffer(left if size < 0 else min(size, left))
-        target = bytes_of(out)
+        target = np.frombuffer(out, np.uint8)
         while len(target):
             index, start = divmod(self._at, output_file.PIECE_BYTES)
             some = self._piece(index)[start : start + len(target)]

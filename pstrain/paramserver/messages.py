@@ -19,6 +19,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dataservice.errors import error_from_dict, error_to_dict
+from dataservice.runtime.checksum import aligned
 from pstrain import buffers
 from pstrain.errors import DataLossError
 
@@ -30,8 +31,10 @@ LARGE_BYTES: Final = 1 << 20
 _ALIGNMENT = 64
 
 Array = NDArray[Any]
-Part = tuple[str, tuple[int, ...]]
+Part = tuple["str | np.dtype[Any]", tuple[int, ...]]
 Fill = Callable[[int, int, int, Array], None]
+Place = tuple[tuple[int, ...], "np.dtype[Any]", int]
+"""The shape and dtype of an array in a body, and its first byte."""
 
 
 # Used directly, because ``json.loads`` detects the encoding of the bytes in each call.
@@ -98,9 +101,9 @@ def new_body(parts: Sequence[Part]) -> tuple[pa.Buffer | None, list[Array]]:
     """Allocates a body for arrays of these (dtype, shape); the caller fills the returned arrays."""
     if not parts:
         return None, []
-    offsets, size = _layout(parts)
+    places, size = _layout(parts)
     buffer = pa.allocate_buffer(size)
-    return buffer, _views(bytes_of(buffer), parts, offsets)
+    return buffer, _views(memoryview(buffer), places)
 
 
 class LateBody:
@@ -117,22 +120,24 @@ class LateBody:
         self.parts = list(parts)
         self.fill = fill
         self.arrays = list(arrays) if arrays is not None else [None] * len(self.parts)
-
-    @functools.cached_property
-    def _places(self) -> tuple[list[int], int]:
-        return _layout(self.parts)
+        self._places: tuple[list[Place], int] | None = None
 
     @property
     def room(self) -> int:
         """The bytes that the body takes."""
-        return self._places[1]
+        return self._laid_out()[1]
+
+    def _laid_out(self) -> tuple[list[Place], int]:
+        if self._places is None:
+            self._places = _layout(self.parts)
+        return self._places
 
     @classmethod
     def of(cls, arrays: Sequence[Array]) -> LateBody | None:
         """Makes a body of arrays, or None; the arrays must not change until the reply comes."""
         if not arrays:
             return None
-        parts = [(array.dtype.str, array.shape) for array in arrays]
+        parts = [(array.dtype, array.shape) for array in arrays]
         return cls(parts, functools.partial(_copy_rows, arrays), arrays)
 
     @classmethod
@@ -149,9 +154,9 @@ class LateBody:
 
     def write_into(self, target: pa.Buffer) -> tuple[int, int]:
         """Writes the body at the start of ``target``; returns its first byte and its size."""
-        offsets, room = self._places
-        for part, place in enumerate(_views(bytes_of(target), self.parts, offsets)):
-            array = self.arrays[part]
+        places, room = self._laid_out()
+        views = _views(memoryview(target), places)
+        for part, (place, array) in enumerate(zip(views, self.arrays, strict=True)):
             if array is None:
                 self.fill(part, 0, len(place), place)
             else:
@@ -177,7 +182,7 @@ class LateBody:
         dtype, (_, *shape) = self.parts[part]
         rest = (stop - start, *shape)
         buffer = reused_buffer(part_bytes((dtype, rest)))
-        self.fill(part, start, stop, np.ndarray(rest, dtype, bytes_of(buffer)))
+        self.fill(part, start, stop, np.ndarray(rest, dtype, memoryview(buffer)))
         return buffer
 
     def without(self, parts: Collection[int]) -> LateBody | None:
@@ -200,7 +205,8 @@ def _copy_rows(arrays: Sequence[Array], part: int, start: int, stop: int, target
 
 def reused_buffer(size: int) -> pa.Buffer:
     """Returns ``size`` bytes of memory that this thread reuses once nobody refers to it."""
-    return pa.py_buffer(buffers.empty((-(-size // 4),))).slice(0, size)
+    # A slice of a buffer would be read-only.
+    return pa.py_buffer(buffers.empty((-(-size // 4),)).view(np.uint8)[:size])
 
 
 class SplitBody(NamedTuple):
@@ -221,12 +227,10 @@ def is_large(part: Part) -> bool:
 
 def part_bytes(part: Part) -> int:
     """Returns the bytes of an array."""
-    return _item_bytes(part[0]) * math.prod(part[1])
+    return int(_dtype(part[0]).itemsize) * math.prod(part[1])
 
 
-@functools.lru_cache(maxsize=64)
-def _item_bytes(dtype: str) -> int:
-    return int(np.dtype(dtype).itemsize)
+_dtype: Callable[[str | np.dtype[Any]], np.dtype[Any]] = functools.lru_cache(maxsize=64)(np.dtype)
 
 
 def body_arrays(body: Received, parts: Sequence[Part]) -> list[Array]:
@@ -283,51 +287,23 @@ def _split_buffer(
 def _arrays_of(body: pa.Buffer | None, parts: Sequence[Part]) -> list[Array]:
     if not parts:
         return []
-    offsets, size = _layout(parts)
+    places, size = _layout(parts)
     if body is None or body.size != size:
         raise DataLossError(
             f"a message's body has {0 if body is None else body.size} bytes, expected {size}"
         )
-    if body.address % np.dtype(np.int64).itemsize:
-        aligned = pa.allocate_buffer(size)
-        bytes_of(aligned)[...] = bytes_of(body)
-        body = aligned
-    data = np.frombuffer(body, np.uint8)
-    data.flags.writeable = False
-    return _views(data, parts, offsets)
+    return _views(memoryview(aligned(body)).toreadonly(), places)
 
 
-def _layout(parts: Sequence[Part]) -> tuple[list[int], int]:
-    offsets, end = [], 0
+def _layout(parts: Sequence[Part]) -> tuple[list[Place], int]:
+    places, end = [], 0
     for dtype, shape in parts:
+        kind = _dtype(dtype)
         start = -(-end // _ALIGNMENT) * _ALIGNMENT
-        offsets.append(start)
-        end = start + _item_bytes(dtype) * math.prod(shape)
-    return offsets, end
+        places.append((shape, kind, start))
+        end = start + kind.itemsize * math.prod(shape)
+    return places, end
 
 
-def _views(data: NDArray[np.uint8], parts: Sequence[Part], offsets: Sequence[int]) -> list[Array]:
-    return [
-        np.ndarray(shape, dtype, data, offset)
-        for (dtype, shape), offset in zip(parts, offsets, strict=True)
-    ]
-
-
-def bytes_of(buffer: pa.Buffer) -> NDArray[np.uint8]:
-    """Returns the memory of a buffer as a writable array, not a copy."""
-    return np.asarray(_Memory(buffer))
-
-
-class _Memory:
-    """A writable view for NumPy of Arrow's memory, even if Arrow treats it as read-only."""
-
-    __slots__ = ("__array_interface__", "_owner")
-
-    def __init__(self, buffer: pa.Buffer) -> None:
-        self._owner = buffer
-        self.__array_interface__ = {
-            "version": 3,
-            "data": (buffer.address, False),
-            "shape": (buffer.size,),
-            "typestr": "|u1",
-        }
+def _views(data: memoryview, places: Sequence[Place]) -> list[Array]:
+    return [np.ndarray(shape, kind, data, start) for shape, kind, start in places]

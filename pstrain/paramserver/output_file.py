@@ -44,6 +44,8 @@ def written_into(directory: str) -> Iterator[None]:
         remedy = "Make sure that it can be written to, or save into another directory"
         if error.errno in _NO_ROOM:
             remedy = "Make room there, or keep fewer (max_to_keep)"
+        elif error.errno == errno.ENOENT:
+            remedy = "Something has removed it: only one program may save into a directory"
         raise ResourceExhaustedError(
             f"a checkpoint could not be written into {directory}: {error}; the one before it is "
             f"untouched. {remedy}"

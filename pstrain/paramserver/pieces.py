@@ -22,7 +22,6 @@ from pstrain.paramserver.messages import (
     LateBody,
     Received,
     SplitBody,
-    bytes_of,
     is_large,
     part_bytes,
     reused_buffer,
@@ -164,7 +163,7 @@ class _Array:
             return
         if self._buffer is None:
             self._buffer = reused_buffer(self._size)
-        bytes_of(self._buffer)[at:end] = bytes_of(piece)
+        memoryview(self._buffer)[at:end] = memoryview(piece)
 
     def whole(self) -> pa.Buffer:
         assert self._buffer is not None

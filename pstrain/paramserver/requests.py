@@ -32,7 +32,7 @@ from pstrain.paramserver.saved import Saved, Tracking
 from pstrain.paramserver.shard import Shard
 from pstrain.paramserver.steps import Change
 from pstrain.paramserver.store import Store
-from pstrain.paramserver.transport import all_widest, named_in, wire_dtype
+from pstrain.paramserver.transport import all_widest, named_in, narrowed
 from pstrain.vocabulary import OptimizerSpec, spec_from_json
 
 
@@ -75,7 +75,7 @@ def _create(store: Store, call: Call) -> Reply:
 
 def _make_slots(store: Store, call: Call) -> Reply:
     """Does some of the work; the client repeats the request until no rows are left."""
-    shards = [store.shard(*key) for key in call.header["shards"]]
+    shards = store.shards_of(call.header["shards"])
     optimizer = OptimizerSpec.from_text(call.header["optimizer"])
     return {"left": store.make_slots(shards, optimizer)}, None
 
@@ -85,14 +85,16 @@ def _pull(store: Store, call: Call) -> Reply:
 
     The reply leaves out whole shards whose version the client knows.
     """
-    items = [(store.shard(v, i), count, known) for v, i, count, known in call.header["items"]]
+    items = call.header["items"]
+    shards = store.shards_of(items)
     dtypes = named_in(call.header)
+    narrow = narrowed(dtypes[0])
     ids = iter(all_widest(body_arrays(call.body, _ids_of(call.header)), dtypes))
     # Each version is read once, before the rows: the rows sent are at least as new as it says.
-    versions = [shard.version for shard, _, _ in items]
+    versions = [shard.version for shard in shards]
     parts: list[Part] = []
     wanted: list[tuple[Shard, Array | None]] = []
-    for (shard, count, known), version in zip(items, versions, strict=True):
+    for shard, (_, _, count, known), version in zip(shards, items, versions, strict=True):
         if count != WHOLE:
             mine = next(ids)
             shard.check_ids(mine)
@@ -103,7 +105,8 @@ def _pull(store: Store, call: Call) -> Reply:
             rows = shard.row_stop - shard.row_start
         else:
             continue
-        parts.append((wire_dtype(shard.spec.dtype, dtypes[0]), (rows, shard.width)))
+        dtype = shard.spec.dtype
+        parts.append((narrow.get(dtype, dtype), (rows, shard.width)))
     if not wanted:
         return {"versions": versions}, None
     return {"versions": versions}, LateBody(parts, functools.partial(_fill, wanted))
@@ -156,8 +159,8 @@ def _read(store: Store, call: Call) -> Reply:
     start, stop = call.header["rows"]
     if not shard.row_start <= start <= stop <= shard.row_stop:
         raise InvalidArgumentError(f"rows [{start}, {stop}) are not on this shard")
-    dtype = wire_dtype(shard.spec.dtype, named_in(call.header)[0])
-    reply, (out,) = new_body([(dtype, (stop - start, shard.width))])
+    dtype, narrow = shard.spec.dtype, narrowed(named_in(call.header)[0])
+    reply, (out,) = new_body([(narrow.get(dtype, dtype), (stop - start, shard.width))])
     shard.read(start, stop, out)
     return {}, reply
 

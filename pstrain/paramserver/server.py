@@ -13,8 +13,6 @@ import os
 import secrets
 import threading
 from collections import Counter, deque
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from dataservice.errors import DataServiceError
@@ -135,14 +133,10 @@ class ParameterServer:
         self.stop()
 
     def _serve(self, command: dict[str, Any], channel: ConnectionChannel) -> None:  # noqa: ARG002
-        # A trainer on this host needs the idle cores itself.
-        working = nullcontext if channel.shares_memory else self._helpers.working
-        while self._serve_one(channel, working):
+        while self._serve_one(channel):
             pass
 
-    def _serve_one(
-        self, channel: ConnectionChannel, working: Callable[[], AbstractContextManager[None]]
-    ) -> bool:
+    def _serve_one(self, channel: ConnectionChannel) -> bool:
         """Serves one request, and returns False at the end of the stream.
 
         The memory of the request is freed before the next one is awaited.
@@ -150,8 +144,12 @@ class ParameterServer:
         message = pieces.receive(channel.recv)
         if message is None:
             return False
-        with working():
+        if channel.shares_memory:
+            # A trainer on this host needs the idle cores itself.
             self._reply(message, channel)
+        else:
+            with self._helpers.working():
+                self._reply(message, channel)
         return True
 
     def _reply(self, message: pieces.Arrived, channel: ConnectionChannel) -> None:

@@ -152,8 +152,10 @@ class Shard(ShardKeys):
         in_parts(len(ids), gather)
 
     def read(self, start: int, stop: int, out: Array) -> None:
-        """Copies rows ``[start, stop)`` to ``out`` [stop - start, width] as :meth:`gather` does."""
-        self.check_range(start, stop)
+        """Copies rows ``[start, stop)`` to ``out`` [stop - start, width] as :meth:`gather` does.
+
+        They must be rows of this shard.
+        """
         self._rows.read(start - self.row_start, stop - self.row_start, out)
 
     def update(
@@ -169,7 +171,8 @@ class Shard(ShardKeys):
         """
         rule = rule or BoundRule.of(optimizer)
         with self._lock:
-            self._own_slots(optimizer)
+            if self.optimizer != optimizer.name or self._rows.widening or not self.firsts:
+                self._own_slots(optimizer)
             self._watchers.announce(ids)
             apply_rule(rule, self._rows.array, self.width, self.row_start, ids, gradient)
             self.version += 1

@@ -63,13 +63,18 @@ class ShardRows:
     def check_trainable(self) -> None:
         """Raises InvalidArgumentError if no rule can be used on this variable."""
         if self.spec.dtype != "float32":
-            raise InvalidArgumentError(
-                f"variable {self.spec.name!r} has dtype {self.spec.dtype}; only float32 variables "
-                f"can be trained"
-            )
+            raise self._untrainable()
+
+    def _untrainable(self) -> InvalidArgumentError:
+        return InvalidArgumentError(
+            f"variable {self.spec.name!r} has dtype {self.spec.dtype}; only float32 variables "
+            f"can be trained"
+        )
 
     def check_gradient(self, ids: NDArray[np.int64] | None, gradient: Array) -> None:
-        """Raises InvalidArgumentError unless ids and gradient fit this shard."""
+        """Raises InvalidArgumentError unless a rule can be used with these ids and gradient."""
+        if self.spec.dtype != "float32":
+            raise self._untrainable()
         rows = self.row_stop - self.row_start if ids is None else len(ids)
         if gradient.shape != (rows, self.width) or gradient.dtype != np.float32:
             raise InvalidArgumentError(

@@ -36,7 +36,8 @@ class Slab:
         self._pages = _Pages(shape, dtype)
         self.array = self._pages.array
         """All rows, not a copy. Must not be used between :meth:`widen` and the last move."""
-        self._widening: _Widening | None = None
+        self.widening: _Widening | None = None
+        """The move of rows that :meth:`widen` began and :meth:`move` has not ended."""
         self._fair_lock = _FairLock()
 
     def gather(self, width: int, rows: NDArray[np.int64], row_start: int, out: Array) -> None:
@@ -47,28 +48,28 @@ class Slab:
         if self._read(functools.partial(_gather, width, rows, row_start, out)):
             return
         with self._fair_lock.held():
-            if self._widening is None:
+            if self.widening is None:
                 _gather(width, rows, row_start, out, self.array)
             else:
-                self._widening.gather(width, rows, row_start, out)
+                self.widening.gather(width, rows, row_start, out)
 
     def read(self, start: int, stop: int, out: Array) -> None:
         """Copies the first columns of rows ``[start, stop)``, as many as ``out`` has."""
         if self._read(functools.partial(_copy, start, stop, out)):
             return
         with self._fair_lock.held():
-            if self._widening is None:
+            if self.widening is None:
                 _copy(start, stop, out, self.array)
             else:
-                self._widening.read(start, stop, out)
+                self.widening.read(start, stop, out)
 
     def _read(self, copy: Callable[[Array], None]) -> bool:
         """Copies without a lock; returns False if rows moved meanwhile, so zeros may be in it."""
         pages = self._pages
-        if self._widening is not None:
+        if self.widening is not None:
             return False
         copy(pages.array)
-        return pages is self._pages and self._widening is None
+        return pages is self._pages and self.widening is None
 
     def widen(self, width: int, firsts: Array, *, is_kept: bool) -> None:
         """Begins to move the first ``width`` columns to a slab that has ``firsts`` after them.
@@ -78,12 +79,12 @@ class Slab:
         """
         shape = (len(self.array), width + len(firsts))
         new = _Pages(shape, self.array.dtype.str)
-        self._widening = _Widening(self._pages, new, width, firsts, is_kept)
+        self.widening = _Widening(self._pages, new, width, firsts, is_kept)
 
     def move(self, most_bytes: int | None = None) -> int:
         """Moves about ``most_bytes`` of rows, or all; returns how many are left, 0 if none were."""
         moved_bytes = 0
-        while (widening := self._widening) is not None:
+        while (widening := self.widening) is not None:
             if most_bytes is not None and moved_bytes >= most_bytes:
                 return widening.left
             with self._fair_lock.held():
@@ -92,7 +93,7 @@ class Slab:
                     # _read relies on this order of assignments.
                     self._pages = widening.new
                     self.array = widening.new.array
-                    self._widening = None
+                    self.widening = None
         return 0
 
 

@@ -122,10 +122,14 @@ class Store:
         try:
             return self._shards[variable, index]
         except KeyError:
-            raise NotFoundError(
-                f"no shard {index} of variable {variable} here; the variables of a restarted "
-                f"parameter server must be created or restored first"
-            ) from None
+            raise _not_here(variable, index) from None
+
+    def shards_of(self, items: Sequence[Sequence[int]]) -> list[Shard]:
+        """Returns :meth:`shard` of each item, which begins with variable and index."""
+        try:
+            return [self._shards[item[0], item[1]] for item in items]
+        except KeyError as missing:
+            raise _not_here(*missing.args[0]) from None
 
     def shards(self) -> list[Shard]:
         """Returns all shards in the order of (variable id, shard index)."""
@@ -144,7 +148,6 @@ class Store:
         if iterations is not None:
             iterations.check_counter()
         for shard, ids, gradient in updates:
-            shard.check_trainable()
             shard.check_gradient(ids, gradient)
         return GradientStep(list(updates), optimizer, iterations, owner)
 
@@ -316,6 +319,13 @@ class Store:
     def size_bytes(self) -> int:
         """Returns the bytes of all slabs."""
         return sum(shard.slab.nbytes for shard in self.shards())
+
+
+def _not_here(variable: int, index: int) -> NotFoundError:
+    return NotFoundError(
+        f"no shard {index} of variable {variable} here; the variables of a restarted "
+        f"parameter server must be created or restored first"
+    )
 
 
 def _work(some: Callable[[int], int]) -> int:

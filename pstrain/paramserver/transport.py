@@ -24,6 +24,10 @@ INT64: Final = "int64"
 INT32: Final = "int32"
 _INT32_ROWS: Final = 1 << 31
 _WIDEST: Final = (FLOAT32, INT64)
+_NARROWED: Final[Mapping[str, Mapping[str, str]]] = {
+    FLOAT32: {},
+    BFLOAT16: {FLOAT32: STORED_AS},
+}
 
 
 def check_transport_dtype(value: Any) -> str:
@@ -48,9 +52,9 @@ def named_in(request: Mapping[str, Any]) -> tuple[str, str]:
     return request.get("transport_dtype", FLOAT32), request.get("ids_dtype", INT64)
 
 
-def wire_dtype(dtype: str, transport_dtype: str) -> str:
-    """Returns the dtype in which values of ``dtype`` lie in a body."""
-    return STORED_AS if transport_dtype == BFLOAT16 and dtype == FLOAT32 else dtype
+def narrowed(transport_dtype: str) -> Mapping[str, str]:
+    """Returns the dtypes of values that lie in a body as another dtype, with that dtype."""
+    return _NARROWED[transport_dtype]
 
 
 def body_of(arrays: Sequence[Array], transport_dtype: str, ids: str = INT64) -> LateBody | None:

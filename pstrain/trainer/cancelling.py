@@ -94,6 +94,7 @@ class Cancelling(ABC):
         # Code that does not wait takes the lock itself: a Condition takes it by Python calls.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
+        self._waiting = 0  # threads that wait for a change; mostly there are none
         self._open = OpenRuns()
         self.is_traced = False
         self._pending: dict[ClosureRun, PendingPart] = {}
@@ -155,4 +156,17 @@ class Cancelling(ABC):
             pending.held_s = -math.inf  # it is overdue
             self._flush_timer.arm()
         pending.run.drop_changes()
-        self._changed.notify_all()
+        self._tell_change()
+
+    def _await_change(self, timeout_s: float) -> None:
+        """Waits until parts or turns may have changed. Callers hold the lock."""
+        self._waiting += 1
+        try:
+            self._changed.wait(timeout_s)
+        finally:
+            self._waiting -= 1
+
+    def _tell_change(self) -> None:
+        """Wakes the threads that wait for a change. Callers hold the lock."""
+        if self._waiting:
+            self._changed.notify_all()

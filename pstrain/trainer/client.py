@@ -194,7 +194,7 @@ class RemoteParameters(ServerSession, KeyClaims):
         _before_read([spec])
         stop = spec.rows if stop is None else stop
         header = {"kind": "read", **transport.named(transport_dtype)}
-        dtype = transport.wire_dtype(spec.dtype, transport_dtype)
+        dtype = transport.narrowed(transport_dtype).get(spec.dtype, spec.dtype)
         out = np.empty((stop - start, spec.width), spec.dtype)
         for batch in transfers(spec, start, stop, self._config.chunk_bytes):
             replies = self._ask(

@@ -133,10 +133,9 @@ class Committer(TwoPhaseCommit):
         until_s = time.monotonic() + _CLOSE_TIMEOUT_S
         with self._lock:
             self._closed = True
-            self._changed.notify_all()
-            self._changed.wait_for(
-                lambda: not any(p.is_busy for p in self._pending.values()), _CLOSE_TIMEOUT_S
-            )
+            self._tell_change()
+            while any(p.is_busy for p in self._pending.values()) and time.monotonic() < until_s:
+                self._await_change(until_s - time.monotonic())
         # The timer thread commits nothing beyond what was waited for above.
         self._flush_timer.close(max(0.0, until_s - time.monotonic()))
 
@@ -159,7 +158,7 @@ class Committer(TwoPhaseCommit):
             if self._open.is_cancelled(pending.run):
                 self._fail_cancelled(pending)
             # Other threads may wait for this part, to commit with it.
-            self._changed.notify_all()
+            self._tell_change()
 
     def _commit_overdue(self) -> bool:
         """Commits what was held for too long, if its turn has come; True if any is left."""
@@ -207,10 +206,12 @@ class Committer(TwoPhaseCommit):
                     return group
                 if not patiently and not pending.is_busy:
                     break
-                self._changed.wait(_RECHECK_S)
+                self._await_change(_RECHECK_S)
             return []
 
     def _group(self, run: ClosureRun) -> list[PendingPart] | None:
+        if not run.tickets:  # it waits for no other
+            return [self._pending[run]]
         free = {run for run, pending in self._pending.items() if not pending.is_busy}
         members = self._turns.group(run, free)
         return None if members is None else [self._pending[member] for member in members]
@@ -258,7 +259,7 @@ class Committer(TwoPhaseCommit):
                     failed.append(member.result)
                 member.is_done = True
                 del self._pending[member.run]
-            self._changed.notify_all()
+            self._tell_change()
         return failed
 
     def _hold_as_failed(self, member: PendingPart, error: Exception) -> bool:

@@ -1,9 +1,10 @@
 """Open message streams to every parameter server, lent to one thread at a time.
 
 Sends to all servers first and then receives from all, so that they work in parallel without a
-thread for each; shared memory connects a server of the same host and user. Knows nothing of what
-messages mean. Invariant: a stream is lent again only when every reply it owed has been read; after
-any failure it is closed instead.
+thread for each; shared memory connects a server of the same host and user. A thread gets the
+streams that it used last: it is done with what it read by them, so the memory goes back with its
+next message and needs none of its own. Knows nothing of what messages mean. Invariant: a stream is
+lent again only when every reply it owed has been read; after any failure it is closed instead.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ import threading
 import time
 import weakref
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+import pyarrow as pa
 
 from dataservice.runtime.auth import TlsConfig
 from dataservice.runtime.connection_exchange import ConnectionExchange
@@ -64,7 +67,7 @@ class Connections:
         self._share_memory = share_memory
         self._clients = [SocketClient(a, token=token, tls=tls) for a in addresses]
         self._lock = threading.Lock()
-        self._free: list[Streams] = []
+        self._free: dict[int, Streams] = {}  # by the thread that used them last
         self._closed = False
         # A stream occupies a socket, and a thread of its server, until it is closed.
         self._finalizer = weakref.finalize(self, _close_all, self._free)
@@ -126,12 +129,15 @@ class Connections:
         with self._lock:
             if self._closed:
                 raise CancelledError("the connections to the parameter servers are closed")
-            return self._free.pop() if self._free else {}
+            if not self._free:
+                return {}
+            mine = self._free.pop(threading.get_ident(), None)
+            return self._free.popitem()[1] if mine is None else mine
 
     def _give(self, streams: Streams) -> None:
         with self._lock:
             if not self._closed:
-                self._free.append(streams)
+                self._free[threading.get_ident()] = streams
                 return
         _close(streams)
 
@@ -201,13 +207,14 @@ class Connections:
 
 
 def _send(stream: ConnectionExchange, request: Request, deadline_s: float, address: str) -> None:
-    def send_one(header: bytes, body: Any) -> None:
+    if stream.shares_memory:
+        stream.send(request.header, request.body, timeout_s=_left(deadline_s, address))
+        return
+
+    def send_one(header: bytes, body: pa.Buffer | None) -> None:
         stream.send(header, body, timeout_s=_left(deadline_s, address))
 
-    if stream.shares_memory:
-        send_one(*request)
-    else:
-        pieces.send(send_one, *request)
+    pieces.send(send_one, *request)
 
 
 def _left(deadline_s: float, address: str) -> float:
@@ -228,6 +235,6 @@ def _close(streams: Streams) -> None:
         stream.close()
 
 
-def _close_all(free: list[Streams]) -> None:
+def _close_all(free: dict[int, Streams]) -> None:
     while free:
-        _close(free.pop())
+        _close(free.popitem()[1])

@@ -40,12 +40,13 @@ def with_changes(header: Header, changes: tuple[list[Header], Any]) -> Message:
     return {**header, "changes": changes[0]}, changes[1]
 
 
-def decision(header: Header, group: Sequence[Member]) -> Header:
+def decision(header: Header, group: Sequence[Member], tickets: Sequence[Ticket]) -> Header:
+    """Returns the header of a decision; ``tickets``: those of all members."""
     return {
         **header,
         "kind": "decide",
         "entries": [_entry(member) for member in group],
-        "rows": _marks(tickets_of(group)),
+        "rows": _marks(tickets),
     }
 
 

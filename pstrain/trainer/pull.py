@@ -13,8 +13,8 @@ import numpy as np
 
 from pstrain.bfloat16 import widen_into
 from pstrain.paramserver.changes import WHOLE
-from pstrain.paramserver.messages import Array, LateBody, Part, Received, body_arrays
-from pstrain.paramserver.transport import FLOAT32, body_of, ids_dtype, wire_dtype
+from pstrain.paramserver.messages import Array, LateBody, Part, Received, body_arrays, part_bytes
+from pstrain.paramserver.transport import FLOAT32, body_of, ids_dtype, narrowed
 from pstrain.variables.rows import look_up
 from pstrain.vocabulary import Fetch, Lookup, VariableSpec
 
@@ -52,9 +52,9 @@ class Pull:
         self._asked: dict[int, list[tuple[int, int, int]]] = {}
         self._offered: dict[tuple[int, int], tuple[int, Array]] = {}
         for position, (spec, lookup) in enumerate(zip(self._specs, self._lookups, strict=True)):
-            if lookup is None and _size_bytes(spec) > whole_bytes:
-                continue
             if lookup is None:
+                if part_bytes((spec.dtype, spec.shape)) > whole_bytes:
+                    continue
                 self._wholes[position] = {}
             self._ask_for(position, spec, lookup)
 
@@ -85,7 +85,7 @@ class Pull:
 
     def receive(self, ps: int, versions: Sequence[int], body: Received) -> None:
         """Takes in one server's reply."""
-        asked = self._asked[ps]
+        asked, narrow = self._asked[ps], narrowed(self.dtypes[0])
         parts: list[Part] = []
         fresh = []
         for (position, index, rows), version in zip(asked, versions, strict=True):
@@ -96,7 +96,7 @@ class Pull:
                     whole[index] = known[1]
                     continue
             fresh.append((position, index, version))
-            parts.append((wire_dtype(spec.dtype, self.dtypes[0]), (rows, spec.width)))
+            parts.append((narrow.get(spec.dtype, spec.dtype), (rows, spec.width)))
         for (position, index, version), came in zip(fresh, body_arrays(body, parts), strict=True):
             whole = self._wholes[position]
             if whole is None:
@@ -150,7 +150,3 @@ def _copy(rows: Array) -> Array:
 
 def _part(lookup: Lookup, index: int) -> slice:
     return slice(int(lookup.offsets[index]), int(lookup.offsets[index + 1]))
-
-
-def _size_bytes(spec: VariableSpec) -> int:
-    return spec.rows * spec.width * np.dtype(spec.dtype).itemsize

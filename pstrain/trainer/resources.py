@@ -247,6 +247,8 @@ def open_dataset(
     rows are read before a position is loaded.
     """
     dataset = source
+    if isinstance(source, dataservice.Dataset):
+        dataset = source.for_reader(context.input_pipeline_id)
     while callable(dataset):  # a function may return what distribute_datasets_from_function gave
         dataset = call_with_context(dataset, context)
     if isinstance(dataset, dataservice.Dataset):

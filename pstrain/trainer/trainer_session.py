@@ -29,7 +29,7 @@ from pstrain.trainer.resources import TrainerIterator, open_dataset
 from pstrain.trainer.result_queue import ResultQueue
 from pstrain.trainer.rounds import RoundCommitter
 from pstrain.trainer.staging import ClosureRun, HeldEnd
-from pstrain.variables.parameters import current_staging, step_scope
+from pstrain.variables.parameters import begin_step, current_staging
 from pstrain.vocabulary import CLOSURE_MAX_BYTES, StepToken, trainer_name
 from pstrain.wire import trainer_pb2 as pb
 
@@ -165,11 +165,12 @@ class TrainerSession:
             return contextvars.copy_context()
 
     def _value_of(self, order: ClosureOrder, run: ClosureRun) -> bytes:
+        """Runs a closure in a context of its own, and returns its encoded result."""
         # Outside the step: importing the function's modules may create variables.
         function = order.function.get()
-        with step_scope(run.token, run):
-            args, kwargs = self._arguments(order.closure)
-            return _bounded(results.encode(function(*args, **kwargs)))
+        begin_step(run.token, run)
+        args, kwargs = self._arguments(order.closure)
+        return _bounded(results.encode(function(*args, **kwargs)))
 
     def flush(self, held: HeldEnd) -> None:
         """Commits what was held back by a thread that has no closure to run now."""

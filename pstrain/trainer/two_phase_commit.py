@@ -11,7 +11,7 @@ by this process or by the coordinator.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Final
 
@@ -151,7 +151,7 @@ class TwoPhaseCommit(Cancelling):
         servers = sorted(messages)
         home = servers[first.token.closure % len(servers)]
         others = [ps for ps in servers if ps != home]
-        decide = with_changes(decision(header, group), messages[home])
+        decide = with_changes(decision(header, group, tickets), messages[home])
         if others:
             with self._giving_up:
                 self._prepare(others, header, messages)
@@ -177,7 +177,7 @@ class TwoPhaseCommit(Cancelling):
             return
         with self._lock:
             self._closed = True
-            self._changed.notify_all()
+            self._tell_change()
         self._give_up(error)
         raise CancelledError(f"left to the coordinator: {error}") from error
 
@@ -195,9 +195,11 @@ class TwoPhaseCommit(Cancelling):
             abort: Message = ({**header, "kind": "abort"}, None)
             self._parameters.exchange(dict.fromkeys(servers, abort))
 
-    def _use_up(self, tickets: Iterable[Ticket]) -> None:
+    def _use_up(self, tickets: Sequence[Ticket]) -> None:
+        if not tickets:
+            return
         with self._lock:
             receipts = self._turns.finish(tickets)
-            self._changed.notify_all()
+            self._tell_change()
         for receipt in receipts:
             receipt.acknowledge()

@@ -68,7 +68,7 @@ class Membership:
             self._begin()
         else:
             wait_for(
-                "the chief (worker 0) to begin a session on the parameter servers; is it started?",
+                "the chief (worker 0) to begin a session on the parameter servers (is it started?)",
                 self._timeout_s,
                 self._enter_session,
             )
@@ -125,8 +125,8 @@ class Membership:
             if begun == self._parameters.session:
                 self._parameters.change_session(renewed(begun))
             wait_for(
-                "the parameter servers to stay up while the session begins; their logs say why "
-                "they were restarted",
+                "the parameter servers to stay up while the session begins (their logs say why "
+                "they were restarted)",
                 self._timeout_s,
                 lambda: self._renew(begun),
             )
@@ -155,7 +155,7 @@ class Membership:
 
     def _answer_of(self, ps: int, ask: Callable[[], T]) -> T:
         address = self._parameters.addresses[ps]
-        what = f"parameter server {ps} at {address}; start the cluster's 'ps' tasks"
+        what = f"parameter server {ps} at {address} (start the cluster's 'ps' tasks)"
         # In a list, because an answer may be false.
         (answer,) = wait_for(what, self._timeout_s, lambda: [ask()])
         return answer

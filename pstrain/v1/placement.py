@@ -80,8 +80,8 @@ class WorkerParameters(RemoteParameters):
         servers = sorted({shard.ps for shard in spec.shards})
         addresses = ", ".join(self.addresses[ps] for ps in servers)
         wait_for(
-            f"parameter servers {servers} at {addresses}, to make variable {spec.name!r}; start "
-            "the cluster's 'ps' tasks",
+            f"parameter servers {servers} at {addresses}, to make variable {spec.name!r} (start "
+            "the cluster's 'ps' tasks)",
             self._start_timeout_s,
             attempt,
         )

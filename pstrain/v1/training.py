@@ -230,8 +230,8 @@ class TrainingSession:
             return is_in_session
 
         wait_for(
-            "the parameter servers, to give the variables their first values; start the cluster's "
-            "'ps' tasks",
+            "the parameter servers, to give the variables their first values (start the cluster's "
+            "'ps' tasks)",
             self._strategy.start_timeout_s,
             attempt,
         )

@@ -17,6 +17,7 @@ from typing import Any, NoReturn, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from dataservice.runtime.number_arrays import to_axes
 from pstrain import foreign_arguments, foreign_names
 from pstrain.errors import InvalidArgumentError, InvalidTypeError
 from pstrain.foreign_arguments import Called, refuse_arguments
@@ -308,7 +309,7 @@ class BaseVariable(ValueOperators, Hinting):
 
     def _ids(self, ids: Any) -> Array:
         try:
-            return np.asarray(ids)
+            return to_axes(ids)
         except ValueError as error:
             raise InvalidArgumentError(
                 f"ids for variable {self.name!r} must be an array, and lists of several lengths "

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -190,10 +190,15 @@ class Step(NamedTuple):
 _step: ContextVar[Step | None] = ContextVar("pstrain_step", default=None)
 
 
+def begin_step(token: StepToken, staging: Staging | None = None) -> Token[Step | None]:
+    """Has this context run the closure that ``token`` names from now on."""
+    return _step.set(Step(token, staging))
+
+
 @contextmanager
 def step_scope(token: StepToken, staging: Staging | None = None) -> Iterator[None]:
     """Enters a scope in which this thread runs the closure that ``token`` names."""
-    reset = _step.set(Step(token, staging))
+    reset = begin_step(token, staging)
     try:
         yield
     finally:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from dataservice.runtime.number_arrays import to_axes
 from pstrain.errors import FailedPreconditionError, UnimplementedError
 from pstrain.trainer.context import current_position
 from pstrain.variables.base import Array, BaseVariable, new_handle
@@ -59,7 +60,7 @@ class PerWorkerVariable(BaseVariable):
         return [np.asarray(copy) for copy in self.parameters.read(self.spec)]
 
     def sparse_read(self, ids: Any) -> Array:
-        return self.numpy()[np.asarray(ids)]
+        return self.numpy()[to_axes(ids)]
 
     def scatter(self, op: str, ids: Any, rows: Any = None) -> None:  # noqa: ARG002
         raise UnimplementedError(

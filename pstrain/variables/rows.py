@@ -200,7 +200,9 @@ def update_parts(update: Update) -> Iterator[tuple[int, NDArray[np.int64] | None
         for index, shard in enumerate(spec.shards):
             yield index, None, rows[shard.row_start : shard.row_stop]
         return
-    rows = np.require(gradient, np.float32, ("C", "W"))
+    rows = gradient
+    if rows.dtype != np.float32 or not rows.flags.carray:
+        rows = np.require(gradient, np.float32, ("C", "W"))
     if rows.shape != (len(lookup.unique), spec.width):
         raise InvalidArgumentError(
             f"gradient of variable {spec.name!r} has shape {rows.shape}, expected "

@@ -5,9 +5,10 @@ Invariant: servers end with their context, whatever the test did to them.
 
 from __future__ import annotations
 
+import io
 import pathlib
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import dataservice as ds
+from dataservice.__main__ import main
 from dataservice.client.connection import DispatcherConnection
 from dataservice.runtime.process import ChildProcess, spawn_module
 from dataservice.vocabulary import parse_target
@@ -38,13 +40,18 @@ class ProcessCluster:
 
     def add_worker(self, *args: str) -> ChildProcess:
         """Starts a worker and waits until it is registered."""
-        address = parse_target(self.target)
-        worker = self._spawn(
-            f"worker-{len(self.workers)}", "worker", "--dispatcher", address, "--ready-json", *args
-        )
-        worker.wait_ready(READY_TIMEOUT_S)
-        self.workers.append(worker)
+        (worker,) = self.add_workers(1, *args)
         return worker
+
+    def add_workers(self, count: int, *args: str) -> list[ChildProcess]:
+        """Starts workers side by side and waits until they are registered."""
+        arguments = ("worker", "--dispatcher", parse_target(self.target), "--ready-json", *args)
+        numbers = range(len(self.workers), len(self.workers) + count)
+        workers = [self._spawn(f"worker-{number}", *arguments) for number in numbers]
+        for worker in workers:
+            worker.wait_ready(READY_TIMEOUT_S)
+        self.workers += workers
+        return workers
 
     def status(self) -> dict[str, Any]:
         """Returns the dispatcher's status report."""
@@ -68,8 +75,7 @@ def process_cluster(
     """Runs a cluster of processes with so many workers."""
     cluster = ProcessCluster(log_dir, dispatcher_args=dispatcher_args)
     try:
-        for _ in range(workers):
-            cluster.add_worker()
+        cluster.add_workers(workers)
         yield cluster
     finally:
         cluster.stop()
@@ -112,6 +118,13 @@ def write_numbers(
         table = pa.table({"id": ids, "x": ids.astype(np.float32) / 2})
         pq.write_table(table, folder / f"part-{index:03}.parquet", row_group_size=group_rows)
     return str(folder / "part-*.parquet")
+
+
+def printed(*arguments: str) -> str:
+    """Runs a command of the command line in this process; returns all that it prints."""
+    with io.StringIO() as to, redirect_stdout(to), redirect_stderr(to):
+        main(arguments)
+        return to.getvalue()
 
 
 def read_ids(dataset: ds.Dataset) -> list[int]:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import pathlib
-import subprocess
-import sys
 from typing import Any
 
 import pytest
+
+from tests.programs import run_program
 
 # ``marks``, the shortest, is compiled first.
 MODULES = ["marks", "losses", "bfloat16", "metrics"]
@@ -70,14 +69,8 @@ losses.sigmoid(np.zeros(2, np.float32), np.zeros(2, np.float32))
 
 def run(program: str, cache: pathlib.Path) -> tuple[Any, int]:
     """Returns what a program prints, and how often it explains that it compiles."""
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, "NUMBA_CACHE_DIR": str(cache)},
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=300,
-    )
+    done = run_program(program, env={"NUMBA_CACHE_DIR": str(cache)}, timeout_s=300.0)
+    assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
     explained = done.stderr.count("compiling kernels, which takes")
     return json.loads(done.stdout or "null"), explained

@@ -7,8 +7,6 @@ import os
 import pathlib
 import signal
 import subprocess
-import sys
-import textwrap
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -30,6 +28,7 @@ from dataservice.errors import (
 )
 from dataservice.vocabulary import parse_target
 from tests.integration.service_cluster import ProcessCluster, local_service, process_cluster
+from tests.programs import start_program
 from tests.waiting import wait_until
 
 OFF = ds.ShardingPolicy.OFF
@@ -259,16 +258,6 @@ CONSUMER = """
 """
 
 
-def start_consumer(target: str, dataset_id: str, limit: int) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(CONSUMER), target, dataset_id, str(limit)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-
-
 def await_ready(process: subprocess.Popen[str]) -> None:
     """Waits until a consumer is ready; from then on all consumers take elements together."""
     assert process.stdout is not None
@@ -291,7 +280,7 @@ def test_killed_consumer_rejoins_at_the_current_round(
 ) -> None:
     dataset_id = ds.register_dataset(cluster.target, numbered(2))
     with consumer(cluster.target, dataset_id, 0, 2) as iterator:
-        with start_consumer(cluster.target, dataset_id, 25) as doomed:
+        with start_program(CONSUMER, cluster.target, dataset_id, 25) as doomed:
             await_ready(doomed)
             for _ in range(25):
                 meet(iterator, doomed)
@@ -301,7 +290,7 @@ def test_killed_consumer_rejoins_at_the_current_round(
         if is_noticed:
             what = "the death to be noticed"
             wait_until(lambda: doomed.pid not in reader_pids(cluster), what, 20)
-        with start_consumer(cluster.target, dataset_id, 50) as again:
+        with start_program(CONSUMER, cluster.target, dataset_id, 50) as again:
             await_ready(again)
             for _ in range(50):
                 meet(iterator, again)

@@ -17,6 +17,7 @@ import pytest
 import dataservice as ds
 import pstrain as ps
 from tests.ports import free_port
+from tests.programs import said_by
 
 PROGRAM = pathlib.Path(__file__).parent / "programs" / "custom_loop.py"
 DEADLINE_S = 90.0
@@ -60,12 +61,7 @@ def test_loop_in_one_script_trains_on_local_cluster(
         register(cluster.service),
         str(tmp_path),
     ]
-    done = subprocess.run(
-        [sys.executable, "-c", script, *arguments],
-        capture_output=True, text=True, timeout=DEADLINE_S, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    check(json.loads(done.stdout.splitlines()[-1]))
+    check(json.loads(said_by(script, *arguments).splitlines()[-1]))
 
 
 def test_program_plays_every_role_given_by_tf_config(

@@ -22,12 +22,10 @@ from dataservice.dataset.dataset import Dataset
 from dataservice.dataset.plan import encode_plan
 from dataservice.dispatcher.server import JOURNAL_FILE, DispatchServer
 from dataservice.errors import (
-    AddressInUseError,
     DataLossError,
     FailedPreconditionError,
     InvalidArgumentError,
     NotFoundError,
-    UnauthenticatedError,
     UnavailableError,
 )
 from dataservice.runtime.auth import resolve_token
@@ -35,6 +33,7 @@ from dataservice.runtime.process import spawn_module
 from dataservice.runtime.rpc import RpcClient
 from dataservice.vocabulary import ShardingPolicy, parse_target
 from dataservice.wire import dispatcher_pb2 as pb
+from tests.integration.service_cluster import printed
 from tests.ports import free_port
 from tests.waiting import wait_until
 
@@ -113,12 +112,6 @@ def test_wrong_configuration_object_is_refused() -> None:
         DispatchServer({"port": 0})  # type: ignore[arg-type]
 
 
-def test_port_in_use_is_refused_and_named(server: DispatchServer) -> None:
-    port = int(parse_target(server.target).rpartition(":")[2])
-    with pytest.raises(AddressInUseError, match=f"port {port} on 127.0.0.1 is already in use"):
-        DispatchServer(DispatcherConfig(port=port))
-
-
 def test_pickled_dispatcher_has_its_address(server: DispatchServer) -> None:
     assert pickle.loads(pickle.dumps(server)).target == server.target
     with pytest.raises(TypeError, match="no address"):
@@ -146,11 +139,6 @@ def test_two_dispatchers_live_in_one_process(server: DispatchServer) -> None:
         assert one.call("GetVersion", pb.GetVersionRequest()).protocol == 1
         with pytest.raises(NotFoundError, match="Dataset id 1000 not found"):
             two.call("GetDataset", pb.GetDatasetRequest(dataset_id="1000"))
-
-
-def test_wrong_token_is_refused(server: DispatchServer) -> None:
-    with client_of(server.target, "wrong") as client, pytest.raises(UnauthenticatedError):
-        client.call("GetVersion", pb.GetVersionRequest())
 
 
 def test_stop_ends_a_waiting_lease_call(server: DispatchServer) -> None:
@@ -247,27 +235,6 @@ def test_plan_without_rows_ends_at_once(server: DispatchServer) -> None:
         assert lease(client, reader).ended
 
 
-def test_missing_file_is_an_error_of_the_reader(
-    server: DispatchServer, tmp_path: pathlib.Path
-) -> None:
-    good = tmp_path / "a.csv"
-    good.write_text("x\n1\n")
-    dataset = Dataset.from_csv(str(good))
-    with client_of(server.target) as client:
-        dataset_id = register(client, dataset)
-        good.unlink()
-        with pytest.raises(OSError, match=r"a\.csv"):
-            open_range(client, dataset_id)
-
-
-def test_static_policy_without_worker_addresses_is_refused(server: DispatchServer) -> None:
-    with client_of(server.target) as client:
-        dataset_id = register(client, Dataset.range(3))
-        request = pb.OpenIterationRequest(dataset_id=dataset_id, policy=3)
-        with pytest.raises(NotFoundError, match=r"ShardingPolicy\.DATA.*worker_addresses"):
-            client.call("OpenIteration", request)
-
-
 def test_functions_are_never_loaded_by_the_dispatcher(server: DispatchServer) -> None:
     """The pickle of this function ends any process that loads it."""
     dataset = Dataset.range(3).map(Poisoned())
@@ -356,8 +323,8 @@ def test_restarted_dispatcher_has_all_datasets_it_acknowledged(tmp_path: pathlib
             for dataset_id in ids:
                 request = pb.GetDatasetRequest(dataset_id=dataset_id)
                 assert client.call("GetDataset", request).plan
-        listed = command("datasets", "list", parse_target(target), "--json")
-        assert [item["dataset_id"] for item in json.loads(listed.stdout)] == ids
+        listed = printed("datasets", "list", parse_target(target), "--json")
+        assert [item["dataset_id"] for item in json.loads(listed)] == ids
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -397,16 +364,16 @@ def test_jobs_and_datasets_are_listed_and_deleted(server: DispatchServer) -> Non
     address = parse_target(server.target)
     with client_of(server.target) as client:
         open_range(client, register(client, Dataset.range(640)))
-    assert "train" in command("jobs", "list", address).stdout
-    status = json.loads(command("status", address, "--json").stdout)
+    assert "train" in printed("jobs", "list", address)
+    status = json.loads(printed("status", address, "--json"))
     planned = status["jobs"][0]["iterations"][0]["windows"]["planned"]
     assert 64 <= planned < 96
-    assert f"0/{planned} windows" in command("status", address).stdout
-    assert "is read by train" in command("datasets", "delete", address, "1000").stderr
-    assert command("jobs", "delete", address, "train").stdout == "deleted job train\n"
-    assert command("jobs", address, "list").stdout == "no jobs\n"
-    assert command("datasets", address, "delete", "1000").stdout == "deleted dataset 1000\n"
-    assert command("datasets", "list", address).stdout == "no datasets\n"
+    assert f"0/{planned} windows" in printed("status", address)
+    assert "is read by train" in printed("datasets", "delete", address, "1000")
+    assert printed("jobs", "delete", address, "train") == "deleted job train\n"
+    assert printed("jobs", address, "list") == "no jobs\n"
+    assert printed("datasets", address, "delete", "1000") == "deleted dataset 1000\n"
+    assert printed("datasets", "list", address) == "no datasets\n"
 
 
 def test_worker_waiting_for_its_dispatcher_ends_at_the_first_signal() -> None:
@@ -431,19 +398,22 @@ def test_worker_waiting_for_its_dispatcher_ends_at_the_first_signal() -> None:
 
 
 def registered(address: str) -> list[dict[str, Any]]:
-    workers: list[dict[str, Any]] = json.loads(command("status", address, "--json").stdout)[
-        "workers"
-    ]
+    workers: list[dict[str, Any]] = json.loads(printed("status", address, "--json"))["workers"]
     return workers
 
 
-def test_killed_worker_process_is_replaced(server: DispatchServer) -> None:
+def test_one_command_runs_several_workers_and_replaces_a_killed_one(
+    server: DispatchServer,
+) -> None:
     address = parse_target(server.target)
     arguments = ["worker", "--dispatcher", address, "--processes", "2", "--ready-json"]
     with spawn_module("dataservice", arguments) as child:
         addresses = child.wait_ready(READY_S)["addresses"]
-        assert len(set(addresses)) == 2
         workers = {worker["pid"]: worker["address"] for worker in registered(address)}
+        assert sorted(workers.values()) == sorted(addresses)
+        assert len(set(addresses)) == 2
+        dataset = Dataset.range(1_000).batch(10).distribute(ShardingPolicy.OFF, server.target)
+        assert sum(batch.num_rows for batch in dataset) == 2_000
         victim = next(iter(workers))
         os.kill(victim, signal.SIGKILL)
         wait_until(
@@ -458,19 +428,3 @@ def test_killed_worker_process_is_replaced(server: DispatchServer) -> None:
 
 def test_version_option_prints_the_version() -> None:
     assert command("--version").stdout.startswith("dataservice")
-
-
-def test_one_command_runs_several_workers(server: DispatchServer) -> None:
-    address = parse_target(server.target)
-    arguments = ["worker", "--dispatcher", address, "--processes", "2", "--ready-json"]
-    with spawn_module("dataservice", arguments) as child:
-        addresses = child.wait_ready(READY_S)["addresses"]
-        dataset = Dataset.range(1_000).batch(10).distribute(ShardingPolicy.OFF, server.target)
-        seen = [
-            worker["address"]
-            for worker in json.loads(command("status", address, "--json").stdout)["workers"]
-        ]
-        assert sorted(seen) == sorted(addresses)
-        assert len(seen) == 2
-        assert sum(batch.num_rows for batch in dataset) == 2_000
-        assert child.terminate(READY_S) == 0

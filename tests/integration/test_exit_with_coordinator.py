@@ -5,12 +5,11 @@ from __future__ import annotations
 import contextlib
 import json
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 
 import pstrain as ps
 from dataservice.runtime.process import ChildProcess, spawn_module
+from tests.programs import run_program
 
 DEADLINE_S = 60.0
 
@@ -51,13 +50,7 @@ def cluster(grace_s: float) -> Iterator[tuple[list[ChildProcess], str]]:
 
 
 def coordinate(spec: str, end: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", COORDINATOR, spec, end],
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-        check=False,
-    )
+    done = run_program(COORDINATOR, spec, end)
     expected = {"finished": 0, "raised": 1, "exited": 3, "killed": -signal.SIGKILL}
     assert done.returncode == expected[end], done.stderr
 
@@ -78,15 +71,13 @@ def test_servers_outlive_failed_programs_and_end_with_a_finished_one() -> None:
 
 
 def test_join_of_in_process_server_returns_once_the_coordinator_left() -> None:
-    with ps.LocalCluster(workers=1, ps=1, data_workers=0) as cluster:
-        own = ps.Server({"ps": ["127.0.0.1:0"]}, exit_with_coordinator=0.5)
-        spec = {"worker": cluster.cluster_spec.as_dict()["worker"], "ps": [own.address]}
-        strategy = ps.ParameterServerStrategy(
-            ps.SimpleClusterResolver(ps.ClusterSpec(spec), task_type="chief", task_id=0)
-        )
-        with strategy.scope():
-            assert float(ps.Variable(1.5)) == 1.5
-        assert not own.has_stopped
-        strategy.parameters.close()
-        own.join()
-        assert own.has_stopped
+    own = ps.Server({"ps": ["127.0.0.1:0"]}, exit_with_coordinator=0.5)
+    spec = ps.ClusterSpec({"worker": ["127.0.0.1:1"], "ps": [own.address]})
+    resolver = ps.SimpleClusterResolver(spec, task_type="chief", task_id=0)
+    strategy = ps.ParameterServerStrategy(resolver)
+    with strategy.scope():
+        assert float(ps.Variable(1.5)) == 1.5
+    assert not own.has_stopped
+    strategy.parameters.close()
+    own.join()
+    assert own.has_stopped

@@ -24,8 +24,7 @@ def test_each_row_is_read_once_although_all_workers_of_a_reader_are_killed(
     monkeypatch.setattr(stream_counts, "READERS_PER_WORKER", 1)
     cluster = ProcessCluster(tmp_path)
     try:
-        for _ in range(3):
-            cluster.add_worker()
+        cluster.add_workers(3)
         data = ds.Dataset.range(ROWS).batch(100)
         got: list[list[int]] = [[] for _ in range(READERS)]
         reading, killed = threading.Event(), threading.Event()

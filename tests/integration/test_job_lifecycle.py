@@ -5,8 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import pathlib
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 
@@ -19,6 +17,7 @@ from dataservice.client.connection import DispatcherConnection
 from dataservice.errors import FailedPreconditionError
 from dataservice.vocabulary import parse_target
 from tests.integration.service_cluster import LocalService, local_service, read_ids
+from tests.programs import run_program, start_program
 from tests.waiting import wait_until
 
 OFF, DYNAMIC = ds.ShardingPolicy.OFF, ds.ShardingPolicy.DYNAMIC
@@ -37,17 +36,12 @@ def service() -> Iterator[LocalService]:
         yield running
 
 
-def run_script(target: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", SCRIPT, target, "distributed_epoch"]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60.0, check=False)
-
-
 def test_script_run_again_is_told_its_job_was_read_to_its_end(
     service: LocalService, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    first = run_script(service.target)
+    first = run_program(SCRIPT, service.target, "distributed_epoch")
     assert first.stdout.split() == ["0", "1000", "1", "1000"], first.stderr
-    again = run_script(service.target)
+    again = run_program(SCRIPT, service.target, "distributed_epoch")
     assert again.returncode != 0
     assert again.stdout == ""
     assert "repetition 0 of job train was read to its end" in again.stderr
@@ -190,10 +184,7 @@ def test_private_jobs_of_a_killed_program_are_collected() -> None:
     )
     config = ds.DispatcherConfig(client_timeout_ms=1_000)
     with local_service(workers=1, config=config) as service:
-        command = [sys.executable, "-c", script, service.target]
-        with subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        ) as program:
+        with start_program(script, service.target) as program:
             assert program.stdout is not None
             assert program.stdout.readline() == "ready\n"
             assert len(jobs_of(service.target)) == 2

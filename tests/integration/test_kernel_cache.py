@@ -14,6 +14,7 @@ from numba.core.dispatcher import Dispatcher
 from dataservice.runtime.kernel_cache import remove_stale
 from dataservice.runtime.private_folder import ensure_private
 from pstrain.kernels import claims
+from tests.programs import said_by
 
 CALLED = "from numba import njit\n\n@njit(cache=True)\ndef called():\n    return {}\n"
 CALLING = (
@@ -91,17 +92,13 @@ def was_recorded(folder: pathlib.Path, *, is_told: bool = True, **environment: s
 
 
 def output(program: str, folder: pathlib.Path, **environment: str) -> list[str]:
+    return said_by(program, env={**cached(folder), **environment}).split()
+
+
+def cached(folder: pathlib.Path) -> dict[str, str]:
+    """Returns the environment of a program that imports from a folder, and has its cache there."""
     paths = os.pathsep.join([str(folder), *sys.path])
-    cache = {"PYTHONPATH": paths, "NUMBA_CACHE_DIR": str(folder / "cache")}
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, **cache, **environment},
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-        timeout=120,
-    )
-    return done.stdout.split()
+    return {"PYTHONPATH": paths, "NUMBA_CACHE_DIR": str(folder / "cache")}
 
 
 @pytest.mark.parametrize("is_told", [True, False])
@@ -123,14 +120,12 @@ def test_concurrent_compilations_of_a_function_keep_separate_files(
 ) -> None:
     """Without ``compile_together`` one overwrites the other's entry; if not, Numba has learnt."""
     (tmp_path / "twice.py").write_text(TWICE)
-    paths = {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
-    cache = {**os.environ, **paths, "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    cache = {**os.environ, **cached(tmp_path)}
     program = [sys.executable, "-c", MEETING.format(is_told=is_told), str(tmp_path)]
     both = [subprocess.Popen([*program, *of], env=cache) for of in (["a", "3"], ["b", "1.5"])]
     assert [process.wait(120) for process in both] == [0, 0]
-    later = [sys.executable, "-c", LATER.format(is_told=is_told), str(tmp_path)]
-    done = subprocess.run(later, env=cache, capture_output=True, text=True, timeout=120, check=True)
-    assert int(done.stdout) == (2 if is_told else 1)
+    hits = said_by(LATER.format(is_told=is_told), tmp_path, env=cache)
+    assert int(hits) == (2 if is_told else 1)
 
 
 def test_code_of_changed_source_files_is_removed(tmp_path: pathlib.Path) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pathlib
-import subprocess
-import sys
 
 import pytest
+
+from tests.programs import said_by
 
 PIPELINE = """
 import dataservice as ds
@@ -43,9 +43,4 @@ TELL = "import sys\nprint('pandas' in sys.modules)\n"
     "program", [PIPELINE, STEP, TABULAR], ids=["pipeline", "step", "command line"]
 )
 def test_numeric_programs_do_not_import_pandas(program: str, tmp_path: pathlib.Path) -> None:
-    command = [sys.executable, "-c", program + TELL]
-    ended = subprocess.run(
-        command, capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path
-    )
-    assert ended.returncode == 0, ended.stderr
-    assert ended.stdout.splitlines()[-1] == "False"
+    assert said_by(program + TELL, cwd=tmp_path).splitlines()[-1] == "False"

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
+
+from tests.programs import run_program, said_by
 
 KERNELS = "from pstrain.kernels import losses\nlosses.warm_up()\n"
 CHECKSUM = "from dataservice.runtime.checksum import checksum\nchecksum(b'eight by')\n"
@@ -28,24 +27,13 @@ ABSENT = "import sys\nsys.modules['scipy'] = None\n"
     "kernels", [KERNELS, CHECKSUM, RECORDS], ids=["losses", "checksum", "tfrecord"]
 )
 def test_kernels_do_not_import_scipy(kernels: str) -> None:
-    assert _said(kernels + TELL) == "False"
+    assert said_by(kernels + TELL) == "False\n"
 
 
 def test_matrix_product_imports_scipy() -> None:
-    assert _said(KERNELS + PRODUCT + TELL) == "True"
+    assert said_by(KERNELS + PRODUCT + TELL) == "True\n"
 
 
 def test_matrix_product_without_scipy_names_it_as_required() -> None:
     program = ABSENT + KERNELS + PRODUCT
-    assert "scipy 0.16+ is required" in _run(program).stderr
-
-
-def _run(program: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", program]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-
-
-def _said(program: str) -> str:
-    ended = _run(program)
-    assert ended.returncode == 0, ended.stderr
-    return ended.stdout.strip()
+    assert "scipy 0.16+ is required" in run_program(program).stderr

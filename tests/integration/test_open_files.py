@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 
 import pytest
+
+from tests.programs import said_by
 
 resource = pytest.importorskip("resource")
 
@@ -20,10 +21,7 @@ print(allow_most_files(), allow_most_files(), *resource.getrlimit(resource.RLIMI
 
 @pytest.mark.skipif(sys.platform != "linux", reason="others have a limit beyond the hard one")
 def test_limit_is_raised_to_what_the_system_grants() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60.0, check=True
-    )
-    told, again, soft, hard, granted = map(int, done.stdout.split())
+    told, again, soft, hard, granted = map(int, said_by(PROGRAM).split())
     assert told == again == soft == min(65_536, granted)
     assert soft >= 64
     assert hard == granted

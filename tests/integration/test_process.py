@@ -15,6 +15,7 @@ import pytest
 
 from dataservice.errors import DeadlineExceededError, FailedPreconditionError, UnavailableError
 from dataservice.runtime.process import ChildProcess, spawn_module
+from tests.programs import said_by
 from tests.waiting import is_running, wait_until
 
 CHILD = """
@@ -203,12 +204,8 @@ def test_children_die_with_parent_that_ends_normally(tmp_path: pathlib.Path) -> 
         "from dataservice.runtime.process import spawn_module\n"
         "print(spawn_module('child_under_test', ['listen']).wait_ready(60)['pid'])"
     )
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60.0
-    )
-    assert done.returncode == 0, done.stderr
-    wait_until(lambda: not is_running(int(done.stdout)), "its end")
+    pid = int(said_by(code, env={"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}))
+    wait_until(lambda: not is_running(pid), "its end")
 
 
 def test_killing_a_child_leaves_the_other_running(spawn: Callable[..., ChildProcess]) -> None:
@@ -239,8 +236,7 @@ def test_collect_seldom_freezes_existing_objects_and_raises_thresholds() -> None
         "collect_seldom()\n"
         "print(gc.isenabled(), gc.get_freeze_count() > 1_000, gc.get_threshold() > often)\n"
     )
-    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60)
-    assert ran.stdout.split() == [b"True"] * 3, ran.stderr
+    assert said_by(program).split() == ["True"] * 3
 
 
 def test_objects_made_without_collection_are_frozen() -> None:
@@ -253,8 +249,7 @@ def test_objects_made_without_collection_are_frozen() -> None:
         "after = [kind['collections'] for kind in gc.get_stats()]\n"
         "print(before == after, gc.get_freeze_count() > 100_000, gc.isenabled())\n"
     )
-    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60)
-    assert ran.stdout.split() == [b"True"] * 3, ran.stderr
+    assert said_by(program).split() == ["True"] * 3
 
 
 STARTED = """
@@ -280,8 +275,7 @@ def test_starting_server_has_frozen_its_imports_and_not_imported_fsspec(
     package: str, server: str, command: str
 ) -> None:
     program = STARTED.format(package=package, server=server, arguments=command.split())
-    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60)
-    assert ran.stdout == b"True False\n", ran.stderr
+    assert said_by(program) == "True False\n"
 
 
 @pytest.mark.parametrize("package", ["dataservice", "pstrain"])
@@ -295,8 +289,7 @@ except SystemExit:
     needed = {{"grpc", "importlib.metadata", "numba", "numpy", "pyarrow"}}
     print(sorted(needed & set(sys.modules)))
 """
-    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60)
-    assert ran.stdout.decode().endswith("[]\n"), ran
+    assert said_by(program).endswith("[]\n")
 
 
 LIMITED = """

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import textwrap
-
 import pytest
 
 from tests.ports import free_port
+from tests.programs import run_program
 
 READING = """
     import dataservice as ds
@@ -86,21 +83,11 @@ TRAINING = """
 """
 
 
-def _run(program: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-
-
 @pytest.mark.parametrize(
     "program", [READING, pytest.param(ROUNDS, marks=pytest.mark.long)], ids=["dynamic", "rounds"]
 )
 def test_program_with_open_iterator_and_own_service_ends(program: str) -> None:
-    done = _run(program)
+    done = run_program(program)
     # A busy machine may be told what is waited for, but nothing has failed.
     assert (done.returncode, done.stdout) == (0, "100\n"), done.stderr
     assert "Traceback" not in done.stderr
@@ -108,7 +95,7 @@ def test_program_with_open_iterator_and_own_service_ends(program: str) -> None:
 
 @pytest.mark.parametrize("joins", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_program_with_its_own_training_cluster_ends(joins: bool) -> None:
-    done = _run(TRAINING.format(free_port(), free_port(), joins))
+    done = run_program(TRAINING.format(free_port(), free_port(), joins))
     # A busy machine may be told what is waited for, but nothing has failed.
     assert (done.returncode, done.stdout) == (0, "100\n"), done.stderr
     assert "Traceback" not in done.stderr
@@ -116,5 +103,5 @@ def test_program_with_its_own_training_cluster_ends(joins: bool) -> None:
 
 @pytest.mark.parametrize("protocol", [None, pytest.param("flight", marks=pytest.mark.long)])
 def test_forked_children_do_not_disturb_reader_and_servers_of_parent(protocol: str | None) -> None:
-    done = _run(FORKING.format(protocol))
+    done = run_program(FORKING.format(protocol))
     assert (done.returncode, done.stdout) == (0, "100\n"), done.stderr

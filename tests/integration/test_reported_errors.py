@@ -75,24 +75,6 @@ def test_function_that_exits_is_reported_and_the_worker_lives(
     assert sorted(read_ids(again)) == list(range(10))
 
 
-@pytest.mark.parametrize("policy", [DYNAMIC, OFF])
-def test_function_error_names_its_file_and_worker(
-    service: LocalService, tmp_path: pathlib.Path, policy: ds.ShardingPolicy
-) -> None:
-    def explode(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        if (columns["id"] == 3_000).any():
-            raise ValueError("id 3000 is cursed")
-        return columns
-
-    paths = write_numbers(tmp_path, files=2, rows_per_file=2_000, group_rows=500)
-    schema = pa.schema({"id": pa.int64(), "x": pa.float32()})
-    dataset = ds.Dataset.from_parquet(paths).map(explode, schema=schema)
-    with pytest.raises(UserFunctionError, match="id 3000 is cursed") as caught:
-        read_ids(dataset.distribute(policy, service.target))
-    assert "part-001.parquet" in caught.value.source
-    assert caught.value.worker
-
-
 def test_function_error_in_a_batch_names_its_files(
     service: LocalService, tmp_path: pathlib.Path
 ) -> None:
@@ -106,15 +88,6 @@ def test_function_error_in_a_batch_names_its_files(
     with pytest.raises(UserFunctionError, match="a batch of rows from ") as caught:
         list(remote)
     assert ".parquet row group 0 rows 0..9" in caught.value.source
-
-
-def test_missing_file_is_named(service: LocalService, tmp_path: pathlib.Path) -> None:
-    write_numbers(tmp_path, files=2, rows_per_file=100)
-    paths = sorted(map(str, tmp_path.glob("*.parquet")))
-    remote = ds.Dataset.from_parquet(paths).distribute(DYNAMIC, service.target)
-    (tmp_path / "part-001.parquet").unlink()
-    with pytest.raises(OSError, match=r"part-001\.parquet"):
-        read_ids(remote)
 
 
 @pytest.mark.parametrize("error", [NotFoundError, ValueError])

@@ -38,6 +38,8 @@ from tests.waiting import wait_until
 
 DYNAMIC, OFF = ds.ShardingPolicy.DYNAMIC, ds.ShardingPolicy.OFF
 ROWS = 3_000
+# With two workers.
+each_policy = pytest.mark.parametrize(("policy", "times"), [(DYNAMIC, 1), (OFF, 2)])
 
 
 @pytest.fixture(scope="module")
@@ -77,13 +79,16 @@ def read_resuming(make: Callable[[], ds.Dataset], counts: list[int]) -> list[int
     return ids
 
 
-def test_dynamic_job_resumed_ten_times_gives_every_row_once(service: LocalService) -> None:
+@each_policy
+def test_job_resumed_ten_times_gives_every_row_once_or_once_per_worker(
+    service: LocalService, policy: ds.ShardingPolicy, times: int
+) -> None:
     def make() -> ds.Dataset:
         data = ds.Dataset.range(ROWS).shuffle(200).filter(ds.col("id") % 3 != 0).batch(16)
-        return data.distribute(DYNAMIC, service.target, max_outstanding_requests=4)
+        return data.distribute(policy, service.target, max_outstanding_requests=4)
 
     ids = read_resuming(make, [1, 9, 0, 4, 17, 2, 1, 30, 0, 5])
-    assert sorted(ids) == [i for i in range(ROWS) if i % 3]
+    assert sorted(ids) == sorted([i for i in range(ROWS) if i % 3] * times)
 
 
 @pytest.mark.parametrize(
@@ -103,12 +108,15 @@ def test_operators_after_distribute_resume_without_loss(service: LocalService, a
     assert sorted(read_resuming(make, [3, 1, 2, 5])) == list(range(ROWS))
 
 
-def test_rebatched_rows_of_workers_resume_without_loss(service: LocalService) -> None:
+@each_policy
+def test_rebatched_rows_of_workers_resume_without_loss(
+    service: LocalService, policy: ds.ShardingPolicy, times: int
+) -> None:
     def make() -> ds.Dataset:
-        remote = ds.Dataset.range(ROWS).batch(32).distribute(DYNAMIC, service.target)
-        return remote.unbatch().batch(50)
+        remote = ds.Dataset.range(ROWS).batch(32).distribute(policy, service.target)
+        return remote.unbatch().batch(50).prefetch(2)
 
-    assert sorted(read_resuming(make, [3, 1, 10])) == list(range(ROWS))
+    assert sorted(read_resuming(make, [3, 1, 10])) == sorted([*range(ROWS)] * times)
 
 
 def test_repeats_before_and_after_distribute_resume_without_loss(service: LocalService) -> None:
@@ -179,24 +187,6 @@ def test_state_is_refused_after_files_changed(
     iterator = iter(remote.distribute(DYNAMIC, service.target))
     with iterator, pytest.raises(InvalidArgumentError, match="counts other windows"):
         iterator.load_state_dict(state)
-
-
-def test_off_policy_resumed_ten_times_gives_each_row_once_per_worker(service: LocalService) -> None:
-    def make() -> ds.Dataset:
-        data = ds.Dataset.range(ROWS).shuffle(200).batch(16)
-        return data.distribute(OFF, service.target, max_outstanding_requests=4)
-
-    assert sorted(read_resuming(make, [1, 9, 0, 40, 17, 2, 1, 90, 0, 5])) == sorted(
-        [*range(ROWS)] * 2
-    )
-
-
-def test_operators_after_off_policy_resume_without_loss(service: LocalService) -> None:
-    def make() -> ds.Dataset:
-        remote = ds.Dataset.range(ROWS).batch(32).distribute(OFF, service.target)
-        return remote.unbatch().batch(50).prefetch(2)
-
-    assert sorted(read_resuming(make, [3, 1, 30])) == sorted([*range(ROWS)] * 2)
 
 
 @pytest.mark.parametrize("after", [1, 3])

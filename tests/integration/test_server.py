@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 
 import pstrain as ps
+from tests.programs import said_by
 
 
 @pytest.mark.parametrize("job", ["worker", "ps"])
@@ -27,6 +25,18 @@ def test_server_takes_the_arguments_of_tensorflow_programs(job: str) -> None:
     assert repr(server) == f"<Server {job}:0 stopped>"
 
 
+@pytest.mark.parametrize("job", ["worker", "ps"])
+def test_second_start_changes_nothing_and_a_stopped_server_cannot_start_again(job: str) -> None:
+    server = ps.Server({job: ["localhost:0"]}, start=False)
+    server.start()
+    address = server.address
+    server.start()
+    assert server.address == address
+    server.stop()
+    with pytest.raises(RuntimeError, match="make a new Server"):
+        server.start()
+
+
 def test_local_server_is_a_cluster_of_one_trainer() -> None:
     with ps.Server.create_local_server() as server:
         assert (server.job_name, server.task_index) == ("worker", 0)
@@ -41,8 +51,7 @@ def test_server_process_does_not_import_the_other_kind_of_server(job: str, other
         f"ps.Server({{'{job}': ['localhost:0']}}, start=False)\n"
         f"print('pstrain.{other}.server' in sys.modules)\n"
     )
-    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60)
-    assert ran.stdout == b"False\n", ran.stderr
+    assert said_by(program) == "False\n"
 
 
 def test_trainer_does_not_import_the_coordinator() -> None:
@@ -52,8 +61,7 @@ def test_trainer_does_not_import_the_coordinator() -> None:
         "import pstrain.training, pstrain.evaluation, pstrain.models\n"
         "print('pstrain.coordinator.client' in sys.modules)\n"
     )
-    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60)
-    assert ran.stdout == b"False\n", ran.stderr
+    assert said_by(program) == "False\n"
 
 
 def test_unsupported_protocol_or_config_is_refused() -> None:

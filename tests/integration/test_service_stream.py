@@ -79,13 +79,6 @@ def test_empty_dataset_ends_at_once(service: LocalService) -> None:
     assert read_ids(nothing.distribute(DYNAMIC, service.target)) == []
 
 
-@pytest.mark.parametrize("compression", ["LZ4", "SNAPPY", "ZSTD", None])
-def test_compression_keeps_every_row(service: LocalService, compression: str | None) -> None:
-    dataset = ds.Dataset.range(5_000).batch(500)
-    remote = dataset.distribute(DYNAMIC, service.target, compression=compression)
-    assert sorted(read_ids(remote)) == list(range(5_000))
-
-
 def test_each_iteration_is_reshuffled_and_complete(service: LocalService) -> None:
     remote = ds.Dataset.range(2_000).shuffle(200, seed=1).distribute(DYNAMIC, service.target)
     first, second = read_ids(remote), read_ids(remote)

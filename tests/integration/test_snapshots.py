@@ -30,6 +30,7 @@ from dataservice.vocabulary import parse_target
 from tests.integration.service_cluster import (
     LocalService,
     local_service,
+    printed,
     process_cluster,
     read_ids,
     write_numbers,
@@ -344,18 +345,14 @@ def test_snapshot_files_are_sharded_over_static_workers(tmp_path: pathlib.Path) 
 
 
 def test_command_line_lists_and_cancels_snapshots(tmp_path: pathlib.Path, gates: Gates) -> None:
-    def command(*words: str) -> str:
-        program = [sys.executable, "-m", "dataservice", "--log-level", "error", *words]
-        return subprocess.run(program, capture_output=True, text=True, check=True).stdout
-
     with local_service(workers=1) as service:
         address = parse_target(service.target)
-        assert command("snapshots", "list", address) == "no snapshots\n"
+        assert printed("snapshots", "list", address) == "no snapshots\n"
         done = ds.save(ds.Dataset.range(50), str(tmp_path / "s"), service.target)
         done.wait(DEADLINE_S)
         under_way = ds.save(gates.dataset(), str(tmp_path / "t"), service.target)
         wait_until(lambda: under_way.progress().windows_done == 10, "the first quarter")
-        lines = command("snapshots", address, "list").splitlines()
+        lines = printed("snapshots", address, "list").splitlines()
         assert lines[0].split() == [
             "snapshot",
             "state",
@@ -368,10 +365,10 @@ def test_command_line_lists_and_cancels_snapshots(tmp_path: pathlib.Path, gates:
         assert lines[1].split()[:4] == [done.snapshot_id, "done", "50/50", "50"]
         assert lines[2].split()[1:3] == ["writing", "10/40"]
         assert lines[2].endswith(str(tmp_path / "t"))
-        assert f"{done.snapshot_id}  done" in command("status", address)
-        listed = json.loads(command("snapshots", "list", address, "--json"))
+        assert f"{done.snapshot_id}  done" in printed("status", address)
+        listed = json.loads(printed("snapshots", "list", address, "--json"))
         assert [snapshot["state"] for snapshot in listed] == ["done", "writing"]
-        ended = command("snapshots", "cancel", address, under_way.snapshot_id)
+        ended = printed("snapshots", "cancel", address, under_way.snapshot_id)
         assert ended == f"cancelled snapshot {under_way.snapshot_id}\n"
         with pytest.raises(CancelledError, match="/t was cancelled"):
             under_way.wait(DEADLINE_S)

@@ -103,6 +103,8 @@ def test_listening_on_all_addresses_needs_tls_or_insecure_network_option(
     pem: dict[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["server", "--job", "ps", "--host", "0.0.0.0", "--port", "0"]) == 2
-    assert "--tls-cert, --tls-key" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "--tls-cert, --tls-key" in told
+    assert "--insecure-network" in told
     server = ps.Server({"ps": ["0.0.0.0:0"]}, start=False, **pem)
     assert server.job_name == "ps"

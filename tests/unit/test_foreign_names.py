@@ -171,6 +171,7 @@ TAKERS: list[tuple[Callable[..., Any], dict[str, str]]] = [
     (ps.Variable([0.0]).sparse_read, foreign_arguments.READ_OF_VARIABLE),
     (ps.Variable([0.0]).embedding_lookup, foreign_arguments.READ_OF_VARIABLE),
     (ps.InputOptions, foreign_arguments.INPUT_OPTIONS),
+    (ps.initializers.uniform, foreign_arguments.UNIFORM),
 ]
 
 

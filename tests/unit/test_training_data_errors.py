@@ -7,11 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+import dataservice as ds
 import pstrain as ps
 from pstrain.errors import DataError, InvalidArgumentError
+from pstrain.execution.data import no_rows
 from pstrain.trainer.resources import open_dataset
 
 COLUMNS = {"d": np.zeros(4, np.float32), "c": np.zeros(4, np.int64), "y": np.zeros(4, np.float32)}
+DATA = ds.Dataset.from_numpy(COLUMNS).batch(2)
 MISSING_LABEL = r"no label column 'label'; it has d, c, y: name .* FeatureSchema\(label=\.\.\.\)"
 
 
@@ -41,6 +44,19 @@ def test_empty_training_dataset_is_refused() -> None:
     empty = {name: column[:0] for name, column in COLUMNS.items()}
     with pytest.raises(DataError, match="the dataset is empty; look at its paths and filters"):
         model(label="y").fit(empty, verbose=0)
+
+
+@pytest.mark.parametrize(
+    ("is_distributed", "is_private"), [(True, False), (True, True), (False, True)]
+)
+def test_rows_that_other_programs_may_have_read_are_named_as_a_reason(
+    monkeypatch: pytest.MonkeyPatch, is_distributed: bool, is_private: bool
+) -> None:
+    monkeypatch.setattr(ds.Dataset, "is_distributed", is_distributed)
+    monkeypatch.setattr(ds.Dataset, "has_private_job", is_private)
+    others = "other programs that share its job_name" in str(no_rows("no rows", DATA))
+    assert others == (is_distributed and not is_private)
+    assert "other programs" not in str(no_rows("no rows", lambda _context: DATA))
 
 
 def test_dataset_function_without_return_is_refused() -> None:

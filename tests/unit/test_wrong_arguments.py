@@ -79,6 +79,17 @@ WRONG_TYPES: dict[str, Callable[[], Any]] = {
     "trainable must be True or False": lambda: ps.Variable(1.0, trainable="x"),
     "stddev must be a number, got 'x'": lambda: ps.initializers.normal(stddev="x"),  # type: ignore[arg-type]
     "a vocabulary is a list of tokens.*got 3": lambda: ps.layers.StringLookup(vocabulary=3),
+    "a vocabulary is a list of tokens, got 4": lambda: ps.Vocabulary(4),  # type: ignore[arg-type]
+    "normalization must be a dict of .mean, standard deviation.": lambda: ps.FeatureSchema(
+        dense=("d",),
+        normalization=[("d", 0, 1)],  # type: ignore[arg-type]
+    ),
+    "takes a pyarrow.Schema, got dict: ": lambda: ps.FeatureSchema.from_arrow({"d": "float"}),
+    "dict of arrays, got int": lambda: SCHEMA.normalized(5),
+    "dict of arrays, got the function 'manager': give": lambda: SCHEMA.adapted(manager),
+    "fan_in must be .*'2'": lambda: ps.initializers.glorot_uniform("2", 2),  # type: ignore[arg-type]
+    "max_tokens must be .*'5'": lambda: SCHEMA.adapted({"c": [1]}, max_tokens="5"),  # type: ignore[arg-type]
+    "num_oov_indices must be .*'1'": lambda: SCHEMA.adapted({"c": [1]}, num_oov_indices="1"),  # type: ignore[arg-type]
 }
 WRONG_VALUES: dict[str, Callable[[], Any]] = {
     "directory must not be empty; '.' is": lambda: ps.CheckpointManager(CHECKPOINT, ""),
@@ -95,12 +106,17 @@ WRONG_VALUES: dict[str, Callable[[], Any]] = {
     "not a name for a checkpoint's folder: 'a/b'": lambda: manager(checkpoint_name="a/b"),
     "by itself: leave out model=": lambda: ps.callbacks.Checkpoint("c", model=MODEL),
     "directory must not": lambda: ps.callbacks.Checkpoint(""),
+    "verbose is 0, 1, 2 or \"auto\", got 'no'": lambda: MODEL.evaluate({}, verbose="no"),
     "mode must be one of .*'x'": lambda: ps.callbacks.Checkpoint("c", mode="x"),
     "monitor must not be empty": lambda: ps.callbacks.EarlyStopping(""),
     "log_dir must not be empty": lambda: ps.callbacks.TensorBoard(""),
     "filename must not be empty": lambda: ps.callbacks.CSVLogger(""),
     "separator must be one character, got 'ab'": lambda: ps.callbacks.CSVLogger("f", "ab"),
     "checkpoint_dir must not be empty": lambda: ps.SidecarEvaluator(MODEL, {}, ""),
+    "tokens of a StringLookup: .*'int'": lambda: ps.layers.StringLookup().adapt([1, 2]),
+    "tokens of a IntegerLookup: .*'a'": lambda: ps.layers.IntegerLookup().adapt(["a"]),
+    "tokens of a IntegerLookup: .*'m'": lambda: ps.layers.IntegerLookup(mask_token="m"),  # type: ignore[arg-type]
+    "fan_out must be a positive integer, got 0": lambda: ps.initializers.glorot_uniform(1, 0),
     "combiner must be one of .*'max'": lambda: ps.layers.Embedding(8, 2, combiner="max"),
     "workers must be a positive integer, got '2'": lambda: ps.LocalCluster("2"),  # type: ignore[arg-type]
 }

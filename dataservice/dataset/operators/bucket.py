@@ -14,7 +14,7 @@ from dataservice.dataset.function import Function
 from dataservice.dataset.node import none_or_endless, register_node
 from dataservice.dataset.operators.base import Operator
 from dataservice.dataset.operators.element_key import key_function, keys_of
-from dataservice.dataset.operators.pad import checked_shapes, padded
+from dataservice.dataset.operators.pad import checked_shapes, checked_values, padded
 from dataservice.dataset.operators.windows import WindowGatherer
 from dataservice.dataset.stream import BatchStream, RunContext, State
 from dataservice.errors import InvalidArgumentError, InvalidTypeError
@@ -60,6 +60,8 @@ class BucketBySequenceLength(Operator):
         object.__setattr__(self, "batch_sizes", sizes)
         if self.shapes is not None:
             object.__setattr__(self, "shapes", checked_shapes(self.shapes))
+        if self.values is not None:
+            object.__setattr__(self, "values", checked_values(self.values))
         for name in ("pad_to_boundary", "no_padding", "drop_remainder"):
             if not isinstance(getattr(self, name), bool):
                 raise InvalidArgumentError(f"{name} must be a bool, got {getattr(self, name)!r}")

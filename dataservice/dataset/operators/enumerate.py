@@ -11,7 +11,7 @@ import pyarrow as pa
 from dataservice.dataset.node import register_node
 from dataservice.dataset.operators.base import Operator
 from dataservice.dataset.stream import BatchStream, OverStream, RunContext, State
-from dataservice.errors import InvalidTypeError, SchemaError
+from dataservice.errors import InvalidArgumentError, InvalidTypeError, SchemaError
 from dataservice.runtime.arguments import is_integer
 from dataservice.runtime.number_arrays import from_numbers
 
@@ -35,6 +35,8 @@ class Enumerate(Operator):
             raise InvalidTypeError(f"enumerate takes a column name, got {self.name!r}{start}")
         if not is_integer(self.start):
             raise InvalidTypeError(f"enumerate start must be an integer, got {self.start!r}")
+        if not -(1 << 63) <= self.start < 1 << 63:
+            raise InvalidArgumentError(f"enumerate start must fit into int64, got {self.start}")
         object.__setattr__(self, "start", int(self.start))
 
     def attach(self, stream: BatchStream, context: RunContext) -> BatchStream:  # noqa: ARG002

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import pyarrow as pa
 
@@ -21,6 +21,7 @@ from dataservice.dataset.operators.element_key import key_function, keys_of
 from dataservice.dataset.operators.nested import dataset_of, node_of
 from dataservice.dataset.operators.open_windows import Window
 from dataservice.dataset.operators.windows import WindowGatherer
+from dataservice.dataset.padded_columns import declared_schema
 from dataservice.dataset.seeds import settle_seeds
 from dataservice.dataset.stream import BatchStream, RunContext, State
 from dataservice.errors import InvalidArgumentError
@@ -29,6 +30,7 @@ from dataservice.runtime.arguments import integer_at_least
 _OPERATOR = "group_by_window"
 _REDUCE = f"{_OPERATOR} reduce_func"
 _SIZE_OF = f"{_OPERATOR} window_size_func"
+_MOST_ELEMENTS: Final = (1 << 63) - 1  # of a window: what int64 holds
 
 
 @register_node
@@ -48,6 +50,7 @@ class GroupByWindow(Operator):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "key", key_function(self.key, _OPERATOR))
+        object.__setattr__(self, "schema", declared_schema(self.schema, _OPERATOR))
         if self.reduce is not None:
             object.__setattr__(self, "reduce", Function.code_of(self.reduce, _REDUCE))
         if (self.window_size is None) == (self.window_size_of is None):
@@ -57,7 +60,7 @@ class GroupByWindow(Operator):
             )
         if self.window_size is not None:
             size = integer_at_least(self.window_size, 1, "window_size")
-            object.__setattr__(self, "window_size", size)
+            object.__setattr__(self, "window_size", min(size, _MOST_ELEMENTS))
         else:
             size_of = Function.code_of(self.window_size_of, _SIZE_OF)
             object.__setattr__(self, "window_size_of", size_of)
@@ -83,7 +86,8 @@ class GroupByWindow(Operator):
         def size_of(key: int) -> int:
             if key not in known:
                 found = call_user(call, key, _OPERATOR, lambda: f"window_size_func({key})")
-                known[key] = integer_at_least(found, 1, f"the size of window {key}")
+                size = integer_at_least(found, 1, f"the size of window {key}")
+                known[key] = min(size, _MOST_ELEMENTS)
             return known[key]
 
         return size_of

@@ -28,6 +28,7 @@ from dataservice.dataset.operators.base import FunctionOperator, Operator
 from dataservice.dataset.operators.concatenate import completed_schema
 from dataservice.dataset.operators.nested import node_of
 from dataservice.dataset.optimise import optimise
+from dataservice.dataset.padded_columns import declared_schema
 from dataservice.dataset.seeds import settle_seeds
 from dataservice.dataset.sources.reference import lacks_type
 from dataservice.dataset.stream import (
@@ -69,6 +70,7 @@ class Interleave(Operator):
         result = " that returns a Dataset"
         function = Function.code_of(self.function, "interleave", result=result)
         object.__setattr__(self, "function", function)
+        object.__setattr__(self, "schema", declared_schema(self.schema, "interleave"))
         for name in ("cycle_length", "block_length"):
             value = integer_at_least(getattr(self, name), 1, f"interleave {name}")
             object.__setattr__(self, name, value)

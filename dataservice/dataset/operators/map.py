@@ -18,17 +18,12 @@ from dataservice.dataset.made_up_row import made_up_row
 from dataservice.dataset.node import Node, register_node, rows_of_known
 from dataservice.dataset.numpy_views import NumpyViews, to_rows
 from dataservice.dataset.operators.inferred import InferringOperator
-from dataservice.dataset.padded_columns import (
-    as_lists,
-    marked,
-    padded_names,
-    plain_schema_with_marks,
-)
+from dataservice.dataset.padded_columns import as_lists, declared_schema, marked, padded_names
 from dataservice.dataset.plain_types import plain_batch, plain_schema
 from dataservice.dataset.stream import RunContext, Transform
 from dataservice.dataset.tolerance import LEFT_OUT, RowGuard, record_failures
 from dataservice.dataset.unchanged_columns import restore_unchanged
-from dataservice.errors import InvalidTypeError, SchemaError
+from dataservice.errors import SchemaError
 from dataservice.runtime.arguments import check_choice
 
 _Call: TypeAlias = Callable[
@@ -56,11 +51,7 @@ class Map(InferringOperator):
         function = Function.code_of(self.function, self.kind, remedy=remedy)
         object.__setattr__(self, "function", function)
         check_choice("format", self.format, sorted(_CALLS))
-        if self.schema is not None:
-            if not isinstance(self.schema, pa.Schema):
-                raise InvalidTypeError(f"schema must be a pyarrow.Schema, got {self.schema!r}")
-            require_distinct(self.schema.names, what=f"the schema given to {self.kind}")
-            object.__setattr__(self, "schema", plain_schema_with_marks(self.schema))
+        object.__setattr__(self, "schema", declared_schema(self.schema, self.kind))
 
     def transform(self, context: RunContext) -> Transform:
         return self._applied(self.function.load(context.allow_functions), self.one_to_one)

@@ -46,13 +46,7 @@ class Pad(RowOperator):
         if self.shapes is not None:
             object.__setattr__(self, "shapes", checked_shapes(self.shapes))
         if self.values is not None:
-            values = _mapping(self.values, "padding_values")
-            for name, value in values.items():
-                if not isinstance(value, bool | int | float | str):
-                    raise InvalidArgumentError(
-                        f"padding_values[{name!r}] must be a number or a string, got {value!r}"
-                    )
-            object.__setattr__(self, "values", values)
+            object.__setattr__(self, "values", checked_values(self.values))
 
     def transform(self, context: RunContext) -> Transform:  # noqa: ARG002
         shapes, values = self.shapes or {}, self.values or {}
@@ -73,6 +67,17 @@ def checked_shapes(shapes: Any) -> dict[str, int | None]:
         for name, shape in _mapping(shapes, "padded_shapes").items()
         for length in (shape if isinstance(shape, list | tuple) and len(shape) == 1 else (shape,))
     }
+
+
+def checked_values(values: Any) -> dict[str, Any]:
+    """Returns the padding by column; InvalidArgumentError for anything but numbers and strings."""
+    checked = _mapping(values, "padding_values")
+    for name, value in checked.items():
+        if not isinstance(value, bool | int | float | str):
+            raise InvalidArgumentError(
+                f"padding_values[{name!r}] must be a number or a string, got {value!r}"
+            )
+    return checked
 
 
 def _mapping(value: Any, what: str) -> dict[str, Any]:

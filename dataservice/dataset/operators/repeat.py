@@ -13,7 +13,7 @@ from dataservice.dataset.columns import concat_batches
 from dataservice.dataset.node import INFINITE_CARDINALITY, Node, register_node, walk
 from dataservice.dataset.sources.base import Source
 from dataservice.dataset.stream import CHUNK_ROWS, BatchStream, RunContext, State, SuccessiveStream
-from dataservice.runtime.arguments import integer_at_least
+from dataservice.runtime.arguments import integer_at_least, is_integer
 from dataservice.runtime.number_arrays import from_numbers
 from dataservice.sharding import epoch_of
 
@@ -34,10 +34,10 @@ class Repeat(Node):
     count: int | None = None
 
     def __post_init__(self) -> None:
-        if self.count is not None and self.count != -1:
-            object.__setattr__(self, "count", integer_at_least(self.count, 0, "repeat count"))
-        else:
+        if is_integer(self.count) and self.count == -1:
             object.__setattr__(self, "count", None)
+        if self.count is not None:
+            object.__setattr__(self, "count", integer_at_least(self.count, 0, "repeat count"))
 
     def open(self, context: RunContext) -> BatchStream:
         base = dataclasses.replace(context, split_order=None)
@@ -66,7 +66,11 @@ class Repeat(Node):
             return 0
         if self.count is None:
             return INFINITE_CARDINALITY
-        return elements if elements < 0 else elements * self.count
+        if elements < 0:
+            return elements
+        # What int64 does not hold is never read to its end.
+        total = elements * self.count
+        return total if total < 1 << 63 else INFINITE_CARDINALITY
 
 
 class _RepeatStream(SuccessiveStream):

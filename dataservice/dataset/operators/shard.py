@@ -13,7 +13,7 @@ from dataservice.dataset.operators.base import Operator
 from dataservice.dataset.sources.range import RangeSource
 from dataservice.dataset.stream import BatchStream, OverStream, RunContext, State
 from dataservice.errors import FailedPreconditionError, InvalidArgumentError
-from dataservice.runtime.arguments import integer_at_least
+from dataservice.runtime.arguments import integer_at_least, is_integer
 from dataservice.runtime.number_arrays import from_numbers
 from dataservice.vocabulary import SHARD_HINT
 
@@ -46,7 +46,7 @@ class Shard(Operator):
     @property
     def is_hint(self) -> bool:
         """Whether a service has to fill in `num_shards` and `index`."""
-        return self.num_shards == SHARD_HINT
+        return is_integer(self.num_shards) and self.num_shards == SHARD_HINT
 
     def open(self, context: RunContext) -> BatchStream:
         own = None if self.is_hint else self._range()

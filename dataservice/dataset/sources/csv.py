@@ -94,9 +94,8 @@ class CsvSource(WholeFilesSource):
         _check_delimiter(self.delimiter)
         check_encoding(self.encoding)
         check_true_or_false(header=self.header)
-        nulls = self.null_values
-        if nulls is not None and not all(isinstance(value, str) for value in nulls):
-            raise InvalidArgumentError(f"null_values must be strings, got {nulls!r}")
+        if self.null_values is not None:
+            object.__setattr__(self, "null_values", _checked_nulls(self.null_values))
 
     def batches(self, path: str, context: RunContext) -> Generator[pa.RecordBatch, None, None]:
         schema = self._row_schema
@@ -265,6 +264,12 @@ class CsvSource(WholeFilesSource):
             names = [] if reader is None else reader.schema.names
         name = names[int(found[1])]
         return repr(name) if schema is None else f"{name!r} of type {schema.field(name).type}"
+
+
+def _checked_nulls(texts: Any) -> tuple[str, ...]:
+    if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
+        raise InvalidTypeError(f"null_values must be a list of strings, got {texts!r}")
+    return tuple(texts)
 
 
 def _check_delimiter(delimiter: Any) -> None:

@@ -2,7 +2,8 @@
 
 A split is a chunk, so that a loaded snapshot can be divided again. Knows nothing of how snapshots
 are written. Invariant: the rows are exactly those of the listed chunks; a chunk that is missing,
-damaged or of another snapshot is an error that names it.
+cut short or of another snapshot is an error that names it. Chunks have no checksum: storage that
+changes a value goes unnoticed.
 """
 
 from __future__ import annotations

@@ -142,7 +142,7 @@ def _checked_features(features: Any) -> pa.Schema:
     if isinstance(features, Mapping):
         try:
             features = pa.schema(list(features.items()))
-        except (TypeError, pa.ArrowException) as error:
+        except (TypeError, ValueError) as error:
             raise InvalidArgumentError(
                 f"features must map names to Arrow types, got {features!r:.200}: {error}"
             ) from error

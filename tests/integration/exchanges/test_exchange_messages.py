@@ -36,7 +36,7 @@ from tests.integration.exchange_ends import (
 )
 
 
-@pytest.mark.parametrize("size", [None, 0, 1, 100, 16_384, 20_000, 700_000])
+@pytest.mark.parametrize("size", [None, 0, 1, 127, 16_384, 20_000, 700_000])
 @pytest.mark.parametrize(
     "header", [b"", b"\x00\xff" * 40, bytes(20_000), bytes(3 * MIB)], ids=lambda header: len(header)
 )

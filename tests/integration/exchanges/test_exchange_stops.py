@@ -25,6 +25,7 @@ from tests.integration.exchange_ends import (
     over_connections,
     takes,
 )
+from tests.programs import said_by
 
 
 def test_stop_ends_open_exchanges_and_frees_the_address(ends: Ends, server: Any) -> None:
@@ -168,7 +169,4 @@ finally:
 
 
 def test_port_is_free_after_stop_although_forked_child_lives() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=100.0
-    )
-    assert done.stdout == "free\n", done.stderr
+    assert said_by(FORKED) == "free\n"

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
+
+from tests.programs import said_by
 
 SOAK = """
 import contextlib, sys
@@ -51,8 +50,4 @@ print("survived")
 
 @pytest.mark.parametrize("order", ["grpc_first", "flight_first"])
 def test_grpcio_and_flight_share_a_process(order: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", SOAK, order], capture_output=True, text=True, timeout=200.0
-    )
-    assert done.stdout == "survived\n", done.stderr
-    assert done.returncode == 0
+    assert said_by(SOAK, order) == "survived\n"

@@ -72,6 +72,7 @@ def test_gc_interval_of_zero_is_minimal_and_timeout_of_minus_one_is_never() -> N
         ({"client_timeout_ms": 1.5}, "client_timeout_ms must be an integer >= 1, got 1.5"),
         ({"worker_max_concurrent_snapshots": -1}, "worker_max_concurrent_snapshots"),
         ({"worker_addresses": "a:1"}, "worker_addresses"),
+        ({"worker_addresses": 3}, "worker_addresses must be a sequence .*, got 3"),
         ({"worker_addresses": ["a:1", ""]}, "worker_addresses"),
         ({"tls_cert_path": "c.pem"}, "tls_cert_path and tls_key_path go together"),
         ({"insecure_network": None}, "insecure_network"),

@@ -37,11 +37,6 @@ def test_type_checking_imports_match_table_of_homes() -> None:
     assert imported == HOMES
 
 
-def test_unknown_public_name_raises_attribute_error() -> None:
-    with pytest.raises(AttributeError, match="no attribute 'Datset'"):
-        dataservice.Datset  # noqa: B018
-
-
 def test_package_import_needs_only_standard_library() -> None:
     for module in (dataservice, public_names):
         tree = ast.parse(pathlib.Path(inspect.getfile(module)).read_text())

@@ -13,26 +13,26 @@ from dataservice.__main__ import main
 from dataservice.commands import inspect
 
 
-@pytest.mark.parametrize("seconds", ["-1", "0", "nan", "inf", "often"])
-def test_invalid_watch_interval_is_refused_naming_option(
-    seconds: str, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("command", "option", "value", "rule"),
+    [
+        *(
+            ("status localhost:1", "--watch", seconds, "a number of seconds above 0")
+            for seconds in ("-1", "0", "nan", "inf", "often")
+        ),
+        *(
+            ("worker --dispatcher localhost:1", "--processes", count, "an integer of at least 1")
+            for count in ("0", "-1", "two", "1.5")
+        ),
+    ],
+)
+def test_invalid_number_is_refused_naming_its_option(
+    command: str, option: str, value: str, rule: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
-        main(["status", "localhost:1", "--watch", seconds])
+        main([*command.split(), f"{option}={value}"])
     assert ended.value.code == 2
-    message = capsys.readouterr().err
-    assert f"--watch: must be a number of seconds above 0, got {seconds!r}" in message
-
-
-@pytest.mark.parametrize("count", ["0", "-1", "two", "1.5"])
-def test_invalid_number_of_worker_processes_is_refused(
-    count: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["worker", "--dispatcher", "localhost:1", f"--processes={count}"])
-    assert ended.value.code == 2
-    message = capsys.readouterr().err
-    assert f"--processes: must be an integer of at least 1, got {count!r}" in message
+    assert f"{option}: must be {rule}, got {value!r}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,17 @@ def test_file_and_auto_policies_distribute_whole_files(
     assert found == [[*range(10), *range(20, 30)], [*range(10, 20)]]
 
 
+def test_trainers_that_each_read_everything_shuffle_in_orders_of_their_own() -> None:
+    drawn = Dataset.range(50).shuffle(50)
+    orders = shares(DistributedDataset(drawn, OFF), 3)
+    assert [sorted(order) for order in orders] == [list(range(50))] * 3
+    assert orders[0] == drawn.to_table()["id"].to_pylist()
+    assert orders[0] != orders[1] != orders[2] != orders[0]
+    assert shares(DistributedDataset(drawn, OFF), 3) == orders, "a trainer started again goes on"
+    seeded = shares(DistributedDataset(Dataset.range(50).shuffle(50, seed=1), OFF), 2)
+    assert seeded[0] == seeded[1]
+
+
 def test_off_policy_gives_every_trainer_all_elements(files: list[str]) -> None:
     found = shares(DistributedDataset(Dataset.from_parquet(files), OFF, 2), 2)
     assert found == [list(range(30))] * 2

@@ -226,6 +226,11 @@ def test_optimizer_is_recreated_from_its_configuration(
     assert again.learning_rate == optimizer.learning_rate
 
 
+def test_configuration_of_another_optimizer_is_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match=r"of 'adam', not of 'sgd': write optimizers\.f"):
+        optimizers.SGD.from_config(optimizers.Adam().get_config())
+
+
 def test_unknown_optimizer_name_error_lists_known_names() -> None:
     with pytest.raises(InvalidArgumentError, match=r"unknown optimizer 'lamb'.*adam, ftrl"):
         optimizers.from_config({"name": "lamb", "learning_rate": 0.1})

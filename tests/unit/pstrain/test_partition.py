@@ -113,6 +113,22 @@ def test_partitioners_match_tensorflow_arithmetic(
     assert list(partitioner(shape=shape, dtype=dtype)) == expected
 
 
+@pytest.mark.parametrize("axis", [2, -3])
+def test_axis_that_a_shape_lacks_is_refused(axis: int) -> None:
+    for partitioner in (
+        FixedShardsPartitioner(2),
+        MinSizePartitioner(4, 10),
+        MaxSizePartitioner(4),
+    ):
+        with pytest.raises(IndexError, match=rf"shape \(3, 7\) has no axis {axis} to partition"):
+            partitioner((3, 7), np.float32, axis=axis)
+
+
+def test_strings_count_bytes_per_string_by_all_their_names() -> None:
+    for dtype in (str, object, "string", "U5", "S3"):
+        assert MinSizePartitioner(32, 10, bytes_per_string=16)((6,), dtype) == [3]
+
+
 def test_partitioners_accept_axis() -> None:
     assert FixedShardsPartitioner(2)((3, 7), np.float32, axis=1) == [1, 2]
     assert MinSizePartitioner(4, 10)((1, 3), np.float32, axis=1) == [1, 3]

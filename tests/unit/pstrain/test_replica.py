@@ -136,6 +136,8 @@ def test_single_replica_has_one_local_result() -> None:
 def test_run_refuses_invalid_args_and_kwargs() -> None:
     with pytest.raises(ValueError, match="int"):
         Replica().run(print, args=3)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="kwargs are named by strings, got 1"):
+        Replica().run(len, kwargs={1: 2})  # type: ignore[dict-item]
     with pytest.raises(TypeError, match="kwargs must be a dict, got list"):
         Replica().run(print, kwargs=[])  # type: ignore[arg-type]
     assert Replica().run(lambda a, b: a + b, [1], {"b": 2}) == 3

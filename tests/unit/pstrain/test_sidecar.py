@@ -103,14 +103,19 @@ def test_sidecar_ends_by_max_evaluations_last_step_timeout_or_stop(tmp_path: pat
     assert len(evaluator.results) == 1
 
 
+@pytest.mark.parametrize("optimizer", [None, "sgd", "adagrad"])
 @pytest.mark.usefixtures("trained")
-def test_sidecar_reads_step_from_checkpoint_when_model_has_no_optimizer(
-    tmp_path: pathlib.Path,
+def test_sidecar_reads_step_from_checkpoint_whatever_optimizer_its_model_has(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, optimizer: str | None
 ) -> None:
     made = ps.models.LogisticRegression(SCHEMA)
-    made.compile(metrics=["auc"])
-    evaluator = ps.SidecarEvaluator(made, data(), tmp_path, every=True, last_step=7)
-    assert [result["step"] for result in evaluator.start()] == [4, 8]
+    made.compile(optimizer, metrics=["auc"])
+    board, shown = ps.callbacks.TensorBoard(tmp_path), []
+    monkeypatch.setattr(board, "_write", lambda _run, _values, step: shown.append(step))
+    evaluator = ps.SidecarEvaluator(
+        made, data(), tmp_path, callbacks=[board], every=True, last_step=7
+    )
+    assert [result["step"] for result in evaluator.start()] == shown == [4, 8]
 
 
 def test_last_step_with_checkpoint_without_optimizer_is_refused(

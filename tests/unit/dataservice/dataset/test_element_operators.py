@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -178,6 +179,7 @@ def test_repeat_reshuffles_each_pass_differently_from_other_epochs() -> None:
         (Dataset.range(10).repeat(-1), INFINITE_CARDINALITY),
         (Dataset.range(0).repeat(), 0),
         (Dataset.range(10).repeat(3), 30),
+        (Dataset.range(10).repeat(sys.maxsize), INFINITE_CARDINALITY),
         (Dataset.range(10).repeat().take(4), 4),
         (Dataset.range(10).repeat().skip(4).batch(3), INFINITE_CARDINALITY),
         (Dataset.range(10).filter(col("id") > 1).repeat(2), UNKNOWN_CARDINALITY),

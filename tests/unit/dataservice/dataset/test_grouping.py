@@ -194,6 +194,15 @@ class TestBucketBySequenceLength:
         with pytest.raises(InvalidArgumentError, match=r"takes rows"):
             texts([1]).batch(2).bucket_by_sequence_length("tokens", [3], [1, 1])
 
+    def test_numpy_padding_value_fits_into_a_plan(self) -> None:
+        lists = Dataset.from_table(pa.table({"n": [[1], [2, 3]]}))
+        padding = {"n": np.int64(-1)}
+        dataset = lists.bucket_by_sequence_length("n", [9], [2, 2], padding_values=padding)
+        (batch,) = Dataset(decode_plan(encode_plan(dataset.node)))
+        assert batch["n"].to_pylist() == [[1, -1], [2, 3]]
+        with pytest.raises(InvalidArgumentError, match=r"padding_values must be a dict .* got -1"):
+            lists.bucket_by_sequence_length("n", [9], [2, 2], padding_values=-1)  # type: ignore[arg-type]
+
     def test_bucketed_dataset_has_unknown_cardinality_and_can_be_divided(self) -> None:
         dataset = texts([1, 2]).bucket_by_sequence_length("tokens", [3], [2, 2])
         assert dataset.cardinality() == UNKNOWN_CARDINALITY

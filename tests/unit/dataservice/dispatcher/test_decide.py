@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from dataservice.dispatcher import decide, leasing, lifecycle, opening
+from dataservice.dispatcher import decide, leasing, opening
 from dataservice.dispatcher import events as ev
 from dataservice.dispatcher.plans import WindowPlan
 from dataservice.dispatcher.requests import (
@@ -275,18 +275,6 @@ def test_lost_reader_stays_fenced() -> None:
         opening.open_iteration(state, OPEN, None)
     with pytest.raises(NotFoundError, match="fault_tolerant_mode"):
         decide.find_reader(state, "r7", "i1")
-
-
-def test_only_unread_iterations_are_collected() -> None:
-    state = DispatcherState()
-    apply(state, decide.register_dataset(state, DATASET))
-    apply(state, opening.open_iteration(state, replace(OPEN, policy=ShardingPolicy.OFF), None))
-    assert lifecycle.collect_iteration(state, "i1") == Decision(())
-    apply(state, decide.release_reader(state, "r1", ()))
-    apply(state, lifecycle.collect_iteration(state, "i1"))
-    assert state.iterations == {}
-    fresh = replace(OPEN, policy=ShardingPolicy.OFF, reader_id="r2", iteration_id="i2")
-    assert opening.open_iteration(state, fresh, None).reply == OpenAnswer("j1", "i2", "1000")
 
 
 def test_open_of_job_deleted_during_planning_is_unavailable() -> None:

@@ -392,3 +392,26 @@ def test_damaged_wal_header_is_data_loss(
     damage_byte(tmp_path / "copy-wal", offset, lambda byte: byte ^ 4)
     with pytest.raises(DataLossError, match="header"):
         contents(path)
+
+
+@pytest.mark.parametrize("lost_bytes", [32, 512])
+def test_wal_that_lost_its_first_bytes_is_data_loss(
+    crashed: pathlib.Path, tmp_path: pathlib.Path, lost_bytes: int
+) -> None:
+    path = copy_of(crashed, tmp_path)
+    log = tmp_path / "copy-wal"
+    log.write_bytes(bytes(lost_bytes) + log.read_bytes()[lost_bytes:])
+    with pytest.raises(DataLossError, match="copy-wal has lost its header"):
+        contents(path)
+    assert log.stat().st_size > 12 * 4096
+
+
+def test_wal_whose_first_transaction_was_torn_before_its_header_is_empty(
+    crashed: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    path = copy_of(crashed, tmp_path)
+    log = tmp_path / "copy-wal"
+    whole, frame = log.read_bytes(), 24 + 4096
+    pages = next(n for n in range(20) if any(whole[32 + n * frame + 4 : 32 + n * frame + 8])) + 1
+    log.write_bytes(bytes(32) + whole[32 : 32 + pages * frame])
+    assert contents(path) == []

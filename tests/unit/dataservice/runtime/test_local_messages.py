@@ -29,8 +29,8 @@ def packets(draw: st.DrawFn) -> Packet:
 
 @given(packets())
 def test_unpack_inverts_pack(packet: Packet) -> None:
-    assert unpack(pack(packet)) == packet
-    assert unpack(memoryview(pack(packet))) == packet
+    assert unpack(pack(*packet)) == packet
+    assert unpack(memoryview(pack(*packet))) == packet
 
 
 @given(st.binary(max_size=64))
@@ -39,12 +39,12 @@ def test_arbitrary_bytes_unpack_to_packet_or_data_loss(data: bytes) -> None:
         packet = unpack(data)
     except DataLossError:
         return
-    assert len(pack(packet)) == len(data)
+    assert len(pack(*packet)) == len(data)
 
 
 @given(packets(), st.integers(1, 20))
 def test_truncated_packet_is_data_loss(packet: Packet, missing: int) -> None:
-    data = pack(packet)
+    data = pack(*packet)
     if packet.in_segment and len(packet.text) == missing:
         return  # what is left is a valid packet whose header lies in the segment
     with pytest.raises(DataLossError):
@@ -52,7 +52,7 @@ def test_truncated_packet_is_data_loss(packet: Packet, missing: int) -> None:
 
 
 def test_packet_of_other_version_is_refused() -> None:
-    data = bytearray(pack(Packet(Kind.MESSAGE)))
+    data = bytearray(pack(Kind.MESSAGE))
     data[0] += 1
     with pytest.raises(DataLossError, match="version 3"):
         unpack(bytes(data))

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dataservice.runtime.number_arrays import from_numbers, scalar_of, to_numbers
+from dataservice.runtime.number_arrays import from_numbers, scalar_of, to_axes, to_numbers
 
 _ONE_TO_SIX = np.arange(1, 7)
 
@@ -66,3 +66,18 @@ def test_numpy_view_of_arrow_array_is_read_only() -> None:
 )
 def test_scalar_of_gives_same_scalar_as_arrow(number: float, kind: pa.DataType) -> None:
     assert scalar_of(number, kind).equals(pa.scalar(number, kind))
+
+
+def test_lists_of_a_fixed_size_become_axes() -> None:
+    matrix = pa.array([[1, 2], [3, 4], [5, 6]], pa.list_(pa.int32(), 2))
+    tensor = pa.array([[[1], [2]], [[3], [4]]], pa.list_(pa.list_(pa.int8(), 1), 2))
+    np.testing.assert_array_equal(to_axes(matrix[1:]), [[3, 4], [5, 6]])
+    np.testing.assert_array_equal(to_axes(pa.chunked_array([matrix, matrix[:0]])), to_axes(matrix))
+    np.testing.assert_array_equal(to_axes(tensor), [[[1], [2]], [[3], [4]]])
+    assert to_axes(matrix[:0]).shape == (0, 2)
+
+
+@pytest.mark.parametrize("values", [[1, 2], 3, np.eye(2), pa.array([1.5]), pa.array([[1], [2, 3]])])
+def test_other_values_become_arrays_as_numpy_makes_them(values: object) -> None:
+    found, wanted = to_axes(values), np.asarray(values)
+    assert (found.dtype, found.shape) == (wanted.dtype, wanted.shape)

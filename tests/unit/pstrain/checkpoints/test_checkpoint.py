@@ -113,7 +113,11 @@ def test_failed_asynchronous_save_is_raised_by_next_save(
 
 @pytest.mark.parametrize(
     ("number", "remedy"),
-    [(errno.ENOSPC, "Make room there, or keep fewer"), (errno.EROFS, "or save into another")],
+    [
+        (errno.ENOSPC, "Make room there, or keep fewer"),
+        (errno.EROFS, "or save into another"),
+        (errno.ENOENT, "only one program may save into a directory"),
+    ],
 )
 def test_error_of_the_manifest_names_directory_and_remedy(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, number: int, remedy: str

@@ -122,7 +122,7 @@ def test_pass_ends_only_when_no_trainer_has_data_left(is_at_end: bool) -> None:
     progress, _, _, calls = new_progress(epochs=1)
     executor: Any = Executor()
     executor.is_at_end = is_at_end
-    Loop(Model(), None, executor, progress, calls, EpochPlan()).train()  # type: ignore[arg-type]
+    Loop(Model(), None, executor, progress, calls, EpochPlan(None)).train()  # type: ignore[arg-type]
     assert progress.is_inside is not is_at_end
 
 

@@ -269,6 +269,8 @@ def test_feature_schema_is_derived_from_arrow_schema() -> None:
         ({"dense": ["a"], "label": "a"}, "both the label and a feature"),
         ({"dense": ["a"], "normalization": {"b": (0, 1)}}, "normalization given for b"),
         ({"dense": ["a"], "normalization": {"a": (0, 0)}}, r"'a' must be .* got \(0, 0\)"),
+        ({"dense": ["a"], "normalization": {"a": 5}}, "'a' must be .* got 5"),
+        ({"dense": ["a"], "normalization": {"a": ("0", 1)}}, r"'a' must be .* got \('0', 1\)"),
     ],
 )
 def test_contradictory_schema_is_refused(arguments: dict[str, Any], message: str) -> None:

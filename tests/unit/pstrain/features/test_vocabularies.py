@@ -289,3 +289,20 @@ def test_model_config_contains_its_vocabulary() -> None:
         again = ps.models.from_config(json.loads(json.dumps(model.get_config())))
         assert again.schema == schema
         assert again.predict_on_batch(rows().to_batches()[0]).shape == (4,)
+
+
+@pytest.mark.parametrize(
+    ("lists", "wanted"),
+    [
+        (pa.array([["b", "a"], ["?", "b"]], pa.list_(pa.string(), 2)), pa.list_(pa.int64(), 2)),
+        (pa.array([["b"], [], ["?", "b"]]), pa.large_list(pa.int64())),
+        (pa.array([["b"], None], pa.list_(pa.string(), 1)), pa.large_list(pa.int64())),
+    ],
+)
+def test_lookup_keeps_the_lengths_of_lists(lists: pa.Array, wanted: pa.DataType) -> None:
+    found = StringLookup(vocabulary=["a", "b"])(lists)
+    numbers = {"a": 1, "b": 2, "?": 0}
+    assert found.type == wanted
+    assert found.to_pylist() == [
+        [numbers[word] for word in words or []] for words in lists.to_pylist()
+    ]

@@ -360,3 +360,13 @@ def _slopes(x: Variable, compute: Callable[[Any], Any]) -> np.ndarray:
         step[place] = 0.01
         found[place] = np.sum(compute(x + step).value - compute(x - step).value) / 0.02
     return found
+
+
+def test_columns_of_matrices_are_inputs_like_matrices() -> None:
+    ids, numbers = np.array([[1, 0], [2, 3]]), np.array([[1.0, 2.0], [3.0, 4.0]], np.float32)
+    tables, dense = Embedding([3, 4], 2), Dense(2, input_size=2)
+    columns = [
+        pa.FixedSizeListArray.from_arrays(pa.array(m.reshape(-1)), 2) for m in (ids, numbers)
+    ]
+    np.testing.assert_array_equal(tables(columns[0]), tables(ids))
+    np.testing.assert_array_equal(dense(pa.chunked_array([columns[1]])), dense(numbers))

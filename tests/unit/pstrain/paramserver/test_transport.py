@@ -146,7 +146,7 @@ def test_pulled_rows_are_rounded_during_slot_creation() -> None:
     shard = server.store.shard(1, 0)
     before = server.values(TABLE)
     shard._rows.widen(17, np.zeros(17, np.float32), is_kept=False)
-    shard._rows._widening._step = 4  # type: ignore[union-attr]
+    shard._rows.widening._step = 4  # type: ignore[union-attr]
     assert shard._rows.move(1) == 7
     (lookup, whole) = server.fetch([Fetch(TABLE, np.arange(11)), Fetch(TABLE)])
     np.testing.assert_array_equal(lookup.rows, rounded(before[:11]))

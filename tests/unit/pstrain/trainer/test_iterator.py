@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+import dataservice
 from pstrain.errors import CancelledError, ClosureInputError, OutOfRangeError
-from pstrain.trainer.resources import TrainerIterator
+from pstrain.trainer.context import InputContext
+from pstrain.trainer.resources import TrainerIterator, open_dataset
 from pstrain.trainer.staging import ClosureRun
 from pstrain.variables.parameters import step_scope
 from pstrain.vocabulary import StepToken
@@ -167,3 +169,27 @@ def test_error_while_closing_source_is_logged(caplog: pytest.LogCaptureFixture) 
     next(iterator)
     iterator.close()
     assert "OSError('the connection is gone')" in caplog.text
+
+
+def test_dataset_given_to_all_trainers_is_shuffled_by_each_in_an_order_of_its_own() -> None:
+    drawn = dataservice.Dataset.range(50).shuffle(50)
+
+    def read(source: Any, trainer: int) -> list[int]:
+        batches = open_dataset(source, 0, InputContext(2, trainer))
+        return [row for batch in batches for row in batch["id"].to_pylist()]
+
+    first, second = read(drawn, 0), read(drawn, 1)
+    assert sorted(first) == sorted(second) == list(range(50))
+    assert first != second == read(drawn, 1)
+    # A function that cuts a share out of one order gets the same order on all trainers.
+    assert read(lambda: drawn, 0) == read(lambda: drawn, 1)
+
+
+def test_position_of_a_trainers_own_order_is_restored() -> None:
+    drawn = dataservice.Dataset.range(50).shuffle(50).batch(10)
+    original: Any = open_dataset(drawn, 0, InputContext(2, 1))
+    next(original)
+    position, rest = original.state_dict(), [batch["id"].to_pylist() for batch in original]
+    again: Any = open_dataset(drawn, 0, InputContext(2, 1), restores=True)
+    again.load_state_dict(position)
+    assert [batch["id"].to_pylist() for batch in again] == rest

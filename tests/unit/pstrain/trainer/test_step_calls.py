@@ -63,8 +63,8 @@ def calls_of_a_step(variables: int) -> int:
 
 def test_server_step_stays_within_python_call_budget() -> None:
     one, nine = calls_of_a_step(1), calls_of_a_step(9)
-    assert (nine - one) / 8 <= 20
-    assert one <= 145
+    assert (nine - one) / 8 <= 12
+    assert one <= 136
 
 
 def test_pull_checks_id_range_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from pstrain.errors import InvalidArgumentError
@@ -76,6 +77,11 @@ def test_invalid_ids_are_refused_under_tape_too(table: Any) -> None:
             table.sparse_read([3, 10])
         with pytest.raises(InvalidArgumentError, match="integers"):
             table.embedding_lookup([1.5])
+
+
+def test_rows_of_a_column_of_matrices_are_those_of_the_matrix(table: Any) -> None:
+    ids = pa.array([[1, 8], [0, 3]], pa.list_(pa.int64(), 2))
+    np.testing.assert_array_equal(table.embedding_lookup(ids), table.numpy()[[[1, 8], [0, 3]]])
 
 
 def test_rows_read_without_tape_are_arrays(table: Any) -> None:
