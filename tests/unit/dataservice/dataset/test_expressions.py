@@ -357,7 +357,7 @@ def test_numpy_and_arrow_scalars_are_constants_of_their_values() -> None:
 @pytest.mark.parametrize(
     ("value", "remedy"),
     [
-        (np.datetime64("2020-01-02", "ns"), r"a datetime64; .* \.astype\('datetime64\[us\]'\)"),
+        (np.datetime64("2020-01-02", "ns"), r"a datetime64; .*\.astype\('datetime64\[us\]'\)"),
         (np.timedelta64(5, "ns"), r"a timedelta64; .* value\.astype\('timedelta64\[us\]'\)\.item"),
         (np.longdouble("1.5"), r"a longdouble; .* value\.item\(\)"),
         (np.array([1, 2]), r"a ndarray; .* value\.item\(\)"),
