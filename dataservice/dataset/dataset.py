@@ -47,6 +47,7 @@ from dataservice.errors import (
     SchemaError,
 )
 from dataservice.public_names import resolve
+from dataservice.runtime.arguments import integer_at_least
 from dataservice.vocabulary import ShardingPolicy
 
 if TYPE_CHECKING:
@@ -244,7 +245,7 @@ class Dataset(SourceMethods, OperatorMethods, metaclass=HintingType):
         Without a seed each reader shuffles in an order of its own, reader 0 in that of the dataset
         itself. What a data service reads stays as it is: its readers share the rows.
         """
-        is_same = index == 0 or self.is_distributed
+        is_same = integer_at_least(index, 0, "index") == 0 or self.is_distributed
         return self if is_same else Dataset(varied_seeds(self._node, str(index)))
 
     def stats(self) -> DatasetStats:

@@ -61,7 +61,7 @@ def test_package_import_needs_only_standard_library() -> None:
             "from_dataset_id",
             "processing_mode service dataset_id element_spec job_name consumer_index "
             "num_consumers max_outstanding_requests data_transfer_protocol cross_trainer_cache "
-            "target_workers delivery ordered on_error timeout_s",
+            "target_workers compression delivery ordered on_error timeout_s",
         ),
         ("register_dataset", "service dataset compression dataset_id on_error timeout_s"),
     ],
