@@ -50,7 +50,7 @@ NEEDED: Final = {
 # Those that call what they are given as it is, those that wait, and those that pstrain calls.
 OTHERS: Final = {
     *("apply", "distribute", "load"),
-    *("for_reader", "identified", "iterator", "list_shares", "share", "shared"),
+    *("identified", "iterator", "list_shares", "share", "shared"),
 }
 
 
