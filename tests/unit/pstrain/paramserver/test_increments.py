@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pstrain as ps
+from pstrain.checkpoints import checkpoint as whole_checkpoint
 from pstrain.errors import DataLossError, ResourceExhaustedError
 from pstrain.kernels import marks
 from pstrain.paramserver import checkpoint, increments, kept_rows, loading
@@ -273,15 +274,15 @@ def test_base_of_save_is_newest_checkpoint_when_its_snapshot_was_taken(
         saved = ps.Checkpoint(table=table)
         saved.save(tmp_path, incremental=True)
         table.scatter_add(ps.IndexedSlices(ones(1), [6]))
-        consistency = saved._consistency
+        consistency = whole_checkpoint._consistency
 
-        def save_another() -> Any:
-            monkeypatch.setattr(saved, "_consistency", consistency)
+        def save_another(groups: Any) -> Any:
+            monkeypatch.setattr(whole_checkpoint, "_consistency", consistency)
             table.scatter_add(ps.IndexedSlices(ones(1), [7]))
             saved.save(tmp_path / "later", incremental=True)
-            return consistency()
+            return consistency(groups)
 
-        monkeypatch.setattr(saved, "_consistency", save_another)
+        monkeypatch.setattr(whole_checkpoint, "_consistency", save_another)
         expected = table.numpy()
         path = saved.save(tmp_path, incremental=True)
         saved.restore(path)
