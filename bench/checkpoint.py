@@ -111,9 +111,7 @@ def measure(rows: int, width: int, directory: str, rounds: int) -> dict[str, Any
     try:
         ready = server.wait_ready(_READY_S)
         spec = ps.ClusterSpec({"ps": [ready["address"]], "worker": ["127.0.0.1:1"]})
-        strategy = ps.ParameterServerStrategy(
-            ps.SimpleClusterResolver(spec, task_type="chief", task_id=0)
-        )
+        strategy = ps.ParameterServerStrategy(ps.SimpleClusterResolver(spec))
         with strategy.scope():
             table = ps.Variable(ps.initializers.uniform(seed=1)((rows, width)), name="table")
             optimizer = ps.optimizers.Adagrad(0.01)

@@ -278,9 +278,12 @@ def _check_own_task(spec: ClusterSpec, task_type: str | None, task_id: int | Non
     if task_type not in JOBS:
         raise InvalidArgumentError(f"unknown task_type {task_type!r}; known: {list(JOBS)}")
     if task_type not in spec.jobs:
-        if task_type in ("evaluator", "chief"):
+        if task_type == "evaluator":
             return
-        raise InvalidArgumentError(f"task_type {task_type!r} is not in the cluster {spec}")
+        raise InvalidArgumentError(
+            f"task_type {task_type!r} is not in the cluster {spec}: add the job, or leave out "
+            "task_type in a program that is no task of the cluster"
+        )
     if task_id is not None and task_id < 0:
         raise InvalidArgumentError(f"task_id must not be negative, got {task_id}")
     if task_id is not None and task_id not in spec.task_indices(task_type):

@@ -55,7 +55,7 @@ class _Resolver(SimpleClusterResolver):
     def __init__(
         self, spec: ClusterSpec, strategies: weakref.WeakSet[Any], closing: threading.Event
     ) -> None:
-        super().__init__(spec, task_type="chief", task_id=0)
+        super().__init__(spec)
         self._strategies, self._closing = strategies, closing
 
     def note_strategy(self, strategy: Any) -> None:
@@ -69,7 +69,7 @@ class _Resolver(SimpleClusterResolver):
             )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return SimpleClusterResolver, (self.cluster_spec(), "", self.task_type, self.task_id)
+        return SimpleClusterResolver, (self.cluster_spec(),)
 
 
 class LocalCluster:

@@ -20,9 +20,7 @@ EVERY = 800
 
 def main(cluster: dict[str, Any], directory: str) -> None:
     exit_with_parent()
-    resolver = ps.SimpleClusterResolver(
-        ps.ClusterSpec(cluster["spec"]), task_type="chief", task_id=0
-    )
+    resolver = ps.SimpleClusterResolver(ps.ClusterSpec(cluster["spec"]))
     program: Any = CountedRows(
         SimpleNamespace(resolver=resolver, service=cluster["service"]),  # type: ignore[arg-type]
         ROWS,

@@ -32,9 +32,7 @@ class Tell(ps.callbacks.Callback):
 
 def main(cluster: dict[str, Any], directory: str) -> None:
     exit_with_parent()
-    resolver = ps.SimpleClusterResolver(
-        ps.ClusterSpec(cluster["spec"]), task_type="chief", task_id=0
-    )
+    resolver = ps.SimpleClusterResolver(ps.ClusterSpec(cluster["spec"]))
     strategy = ps.ParameterServerStrategy(resolver)
     model = compiled(strategy, ROWS)
     saved = ps.callbacks.Checkpoint(directory, every_steps=30, max_to_keep=3)

@@ -24,7 +24,7 @@ def main(directory: str, how: str = "") -> None:
     with ParameterServer() as first, ParameterServer() as second:
         spec = ps.ClusterSpec({"ps": [first.address, second.address], "worker": ["127.0.0.1:1"]})
         strategy = ps.ParameterServerStrategy(
-            ps.SimpleClusterResolver(spec, task_type="chief", task_id=0),
+            ps.SimpleClusterResolver(spec),
             variable_partitioner=ps.partitioners.MinSizePartitioner(1 << 20, max_shards=2),
         )
         with strategy.scope():

@@ -103,7 +103,7 @@ def resolver_behind(proxy: FaultProxy, cluster: ps.LocalCluster) -> tuple[Any, l
     spec = cluster.cluster_spec.as_dict()
     links = [proxy.link(int(address.rpartition(":")[2])) for address in spec["ps"]]
     spec = {**spec, "ps": [link.address for link in links]}
-    return ps.SimpleClusterResolver(ps.ClusterSpec(spec), task_type="chief", task_id=0), links
+    return ps.SimpleClusterResolver(ps.ClusterSpec(spec)), links
 
 
 def test_changes_whose_replies_are_lost_count_once(cluster: ps.LocalCluster) -> None:

@@ -16,7 +16,7 @@ DEADLINE_S = 60.0
 COORDINATOR = """
 import json, os, signal, sys
 import pstrain as ps
-resolver = ps.SimpleClusterResolver(ps.ClusterSpec(json.loads(sys.argv[1])), "", "chief", 0)
+resolver = ps.SimpleClusterResolver(ps.ClusterSpec(json.loads(sys.argv[1])))
 strategy = ps.ParameterServerStrategy(resolver)
 coordinator = ps.ClusterCoordinator(strategy)
 with strategy.scope():
@@ -73,7 +73,7 @@ def test_servers_outlive_failed_programs_and_end_with_a_finished_one() -> None:
 def test_join_of_in_process_server_returns_once_the_coordinator_left() -> None:
     own = ps.Server({"ps": ["127.0.0.1:0"]}, exit_with_coordinator=0.5)
     spec = ps.ClusterSpec({"worker": ["127.0.0.1:1"], "ps": [own.address]})
-    resolver = ps.SimpleClusterResolver(spec, task_type="chief", task_id=0)
+    resolver = ps.SimpleClusterResolver(spec)
     strategy = ps.ParameterServerStrategy(resolver)
     with strategy.scope():
         assert float(ps.Variable(1.5)) == 1.5

@@ -86,6 +86,11 @@ def test_simple_resolver_refuses_plain_dict() -> None:
         ({"worker": ["a:1"], "ps": []}, (None, None), "at least one 'ps'"),
         ({"ps": ["a:1"]}, (None, None), "at least one 'worker'"),
         (CLUSTER, ("boss", 0), "unknown task_type"),
+        (
+            {"worker": ["a:1"], "ps": ["b:1"]},
+            ("chief", 0),
+            "task_type .chief. is not in the cluster .*: add the job, or leave out task_type",
+        ),
         (CLUSTER, ("worker", 2), r"there is no task_id 2: job 'worker' has tasks \[0, 1\]"),
         ({**CLUSTER, "ps": {0: "c:3", 3: "d:3"}}, ("ps", 1), r"no task_id 1: .* \[0, 3\]"),
         ({**CLUSTER, "ps": ["c"]}, (None, None), "'c' is not of the form HOST:PORT"),

@@ -86,7 +86,7 @@ def test_exit_notice_is_registered_for_newest_session_only(monkeypatch: pytest.M
     listed: list[exit_notice._ExitNotice] = []
     monkeypatch.setattr(exit_notice, "_exit_notices", {})
     monkeypatch.setattr(exit_notice, "end_with_program", lambda owner, _end: listed.append(owner))
-    resolver = SimpleClusterResolver(SPEC, task_type="chief", task_id=0)
+    resolver = SimpleClusterResolver(SPEC)
     for session in ("session-1", "session-2"):
         exit_notice.notify_at_exit(resolver, session, None)
     assert [each.session for each in listed] == ["session-2"]
