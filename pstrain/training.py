@@ -81,11 +81,9 @@ def fit(
     are called again for repeated steps. Raises what a step raised, DataError if there were no rows,
     UnavailableError if a server is lost and nothing was saved.
     """
-    epochs, steps_per_epoch, steps_per_execution = _checked(
-        model, epochs, steps_per_epoch, steps_per_execution
-    )
-    initial_epoch = integer_at_least(initial_epoch, 0, "initial_epoch")
-    check_frequency(validation_freq)
+    counts = epochs, steps_per_epoch, steps_per_execution
+    epochs, steps_per_epoch, steps_per_execution = _checked(model, *counts)
+    initial_epoch = _checked_epoch(initial_epoch, validation_freq)
     verbose, callbacks = check_verbose(verbose), as_list(callbacks)
     executor = executor_of(model)
     data, column = with_weights(data, sample_weight)
@@ -248,3 +246,8 @@ def _validation(data: Any, sample_weight: Any, batch_size: int) -> Validation:
     source = as_source(data, batch_size)
     check_end(source, None, "validation_data=dataset.take(batches)")
     return source, batch_size, column
+
+
+def _checked_epoch(initial_epoch: int, validation_freq: int | Sequence[int]) -> int:
+    check_frequency(validation_freq)
+    return integer_at_least(initial_epoch, 0, "initial_epoch")
