@@ -81,8 +81,9 @@ def fit(
     are called again for repeated steps. Raises what a step raised, DataError if there were no rows,
     UnavailableError if a server is lost and nothing was saved.
     """
-    _check(model, epochs, steps_per_epoch, steps_per_execution)
-    _check_epochs(initial_epoch, validation_freq)
+    counts = epochs, steps_per_epoch, steps_per_execution
+    epochs, steps_per_epoch, steps_per_execution = _checked(model, *counts)
+    initial_epoch = _checked_epoch(initial_epoch, validation_freq)
     verbose, callbacks = check_verbose(verbose), as_list(callbacks)
     executor = executor_of(model)
     data, column = with_weights(data, sample_weight)
@@ -205,7 +206,10 @@ class Loop:
         return {f"val_{name}": held_out[name] for name in measured}
 
 
-def _check(model: Any, epochs: int, steps_per_epoch: int | None, steps_per_execution: int) -> None:
+def _checked(
+    model: Any, epochs: int, steps_per_epoch: int | None, steps_per_execution: int
+) -> tuple[int, int | None, int]:
+    """Returns the numbers as Python's integers, because checkpoints save them as JSON."""
     if model.optimizer is None:
         raise InvalidArgumentError("call model.compile(optimizer=...) before fit")
     if np.ndim(epochs):
@@ -213,9 +217,10 @@ def _check(model: Any, epochs: int, steps_per_epoch: int | None, steps_per_execu
             f"epochs must be a positive integer, got {type(epochs).__name__}: labels are the "
             f"column {model.schema.label!r} of the data, not an argument of their own"
         )
-    integer_at_least(epochs, 1, "epochs")
+    epochs = integer_at_least(epochs, 1, "epochs")
     check_optional(1, steps_per_epoch=steps_per_epoch)
-    integer_at_least(steps_per_execution, 1, "steps_per_execution")
+    steps = None if steps_per_epoch is None else int(steps_per_epoch)
+    return epochs, steps, integer_at_least(steps_per_execution, 1, "steps_per_execution")
 
 
 def _divided(
@@ -243,6 +248,6 @@ def _validation(data: Any, sample_weight: Any, batch_size: int) -> Validation:
     return source, batch_size, column
 
 
-def _check_epochs(initial_epoch: int, validation_freq: int | Sequence[int]) -> None:
-    integer_at_least(initial_epoch, 0, "initial_epoch")
+def _checked_epoch(initial_epoch: int, validation_freq: int | Sequence[int]) -> int:
     check_frequency(validation_freq)
+    return integer_at_least(initial_epoch, 0, "initial_epoch")

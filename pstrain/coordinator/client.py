@@ -203,7 +203,9 @@ class ClusterCoordinator:
         if trainer is not None or deadline_s is not None or priority != 0:
             in_rounds = isinstance(self.strategy.consistency, Sync)
             indices = [link.index for link in self._links]
-            check_options(trainer, priority, deadline_s, indices=indices, in_rounds=in_rounds)
+            trainer, priority = check_options(
+                trainer, priority, deadline_s, indices=indices, in_rounds=in_rounds
+            )
         function = self._functions.find(fn, self._packer.function)
         arguments = call_arguments(args, kwargs)
         pickled = b""

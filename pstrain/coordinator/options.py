@@ -49,8 +49,11 @@ def check_options(
     *,
     indices: Sequence[int],
     in_rounds: bool,
-) -> None:
-    """Raises an error for an invalid option. ``indices``: those of all trainers."""
+) -> tuple[int | None, int]:
+    """Returns the trainer and the priority as Python's integers; ``indices``: of all trainers.
+
+    Raises an error for an invalid option.
+    """
     if trainer is not None:
         _check_trainer(trainer, indices, in_rounds=in_rounds)
     if deadline_s is not None:
@@ -61,6 +64,7 @@ def check_options(
         raise UnimplementedError(
             f"in rounds (sync) closures run in their order, got priority={priority}: leave it out"
         )
+    return None if trainer is None else int(trainer), int(priority)
 
 
 def _check_trainer(trainer: int, indices: Sequence[int], *, in_rounds: bool) -> None:

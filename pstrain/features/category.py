@@ -56,7 +56,9 @@ class Category:
                     "out"
                 )
             object.__setattr__(self, "buckets", vocabulary.size)
-        if integer_at_least(self.buckets, 0, "buckets") not in range(1, MAX_BUCKETS + 1):
+        # Python's integers, because those of NumPy have no JSON form.
+        object.__setattr__(self, "buckets", integer_at_least(self.buckets, 0, "buckets"))
+        if self.buckets not in range(1, MAX_BUCKETS + 1):
             raise InvalidArgumentError(f"buckets must be in [1, 2^31), got {self.buckets}")
         self._check_online()
         check_pooling(self.pooling)
@@ -69,7 +71,7 @@ class Category:
 
     def _check_online(self) -> None:
         check_true_or_false(hashed=self.hashed, online=self.online)
-        integer_at_least(self.min_count, 1, "min_count")
+        object.__setattr__(self, "min_count", integer_at_least(self.min_count, 1, "min_count"))
         if self.min_count > 1 and not self.online:
             raise InvalidArgumentError(
                 f"min_count={self.min_count} of a column that is not online: give online=True too"

@@ -324,7 +324,7 @@ class FeatureSchema:
             "dense": list(self.dense),
             "categorical": [[n, *c.to_json()] for n, c in self.categorical.items()],
             "label": self.label,
-            "normalization": {n: list(pair) for n, pair in self.normalization.items()},
+            "normalization": {n: [float(m), float(s)] for n, (m, s) in self.normalization.items()},
         }
 
     @classmethod

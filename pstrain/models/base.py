@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from dataservice.runtime.arguments import is_integer
 from pstrain import foreign_arguments, foreign_names
 from pstrain.errors import FailedPreconditionError, InvalidArgumentError, InvalidTypeError
 from pstrain.features.online_columns import OnlineColumns
@@ -232,8 +233,7 @@ class Model(Weights, Hinting, ABC):
         """Returns the JSON form, from which :func:`pstrain.models.from_config` makes a model."""
         config = {"kind": self.kind, "schema": self.schema.to_json()}
         for name in self._arguments:
-            value = getattr(self, name)
-            config[name] = list(value) if isinstance(value, tuple) else value
+            config[name] = _plain(getattr(self, name))
         return config
 
     @classmethod
@@ -260,6 +260,13 @@ class Model(Weights, Hinting, ABC):
         requests = [layer.requests(features) for layer in self.layers]
         values = iter(self.parameters.fetch([r for group in requests for r in group]))
         return [list(itertools.islice(values, len(group))) for group in requests]
+
+
+def _plain(value: Any) -> Any:
+    """Returns an argument in its JSON form: a tuple as a list, NumPy's integers as Python's."""
+    if isinstance(value, tuple):
+        return list(value)
+    return int(value) if is_integer(value) else value
 
 
 def _as_list(metrics: Any) -> Sequence[Any]:

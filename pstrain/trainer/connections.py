@@ -135,10 +135,11 @@ class Connections:
             return self._free.popitem()[1] if mine is None else mine
 
     def _give(self, streams: Streams) -> None:
+        thread = threading.get_ident()
         with self._lock:
             if not self._closed:
-                self._free[threading.get_ident()] = streams
-                return
+                # A signal handler that asked meanwhile, in this thread, has given back others.
+                self._free[thread], streams = streams, self._free.pop(thread, {})
         _close(streams)
 
     def _send(self, streams: Streams, server: int, request: Request, deadline_s: float) -> bool:

@@ -272,6 +272,15 @@ def test_model_is_recreated_from_its_configuration(kind: str) -> None:
     np.testing.assert_array_equal(again.predict_on_batch(batch), model.predict_on_batch(batch))
 
 
+def test_model_with_numpys_integers_has_a_json_form() -> None:
+    one, four = np.int64(1), np.int64(4)
+    for make in (WideDeep, DeepFM):
+        config = make(SCHEMA, dim=four, hidden=(four,), seed=one).get_config()
+        assert json.loads(json.dumps(config)) == config
+    config = DCNv2(SCHEMA, dim=four, crosses=one, rank=four, seed=one).get_config()
+    assert json.loads(json.dumps(config)) == config
+
+
 def test_unknown_model_kind_is_refused_by_name() -> None:
     with pytest.raises(InvalidArgumentError, match="unknown model 'Transformer'"):
         models.from_config({"kind": "Transformer"})

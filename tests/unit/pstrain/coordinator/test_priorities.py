@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import json
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -126,8 +128,14 @@ def test_priority_queue_orders_thousands_of_priorities() -> None:
     assert list(line) == sorted(ranks, key=lambda closure: (-ranks[closure], closure))
 
 
+def test_numpys_integers_become_pythons_because_traces_have_a_json_form() -> None:
+    one: Any = np.int64(1)
+    options = check_options(one, -3 * one, 0.5, indices=[0, 1], in_rounds=False)
+    assert json.dumps(options) == "[1, -3]"
+    assert check_options(None, 0, None, indices=[0], in_rounds=False) == (None, 0)
+
+
 def test_invalid_or_unsupported_schedule_options_are_refused() -> None:
-    check_options(1, -3, 0.5, indices=[0, 1], in_rounds=False)
     with pytest.raises(InvalidTypeError, match=r"priority must be an integer, got 1\.5"):
         check_options(None, 1.5, None, indices=[0], in_rounds=False)  # type: ignore[arg-type]
     with pytest.raises(UnimplementedError, match="got priority=2: leave it out"):

@@ -121,3 +121,14 @@ def test_second_fit_continues_passes_of_first(steps: int | None) -> None:
 
     # With ``steps_per_epoch`` epochs are no passes, so each fit begins with the first pass.
     assert (trained((0, 2), (2, 3)) == trained((0, 3))) is (steps is None)
+
+
+def test_fit_with_numpys_integers_is_saved(tmp_path: pathlib.Path) -> None:
+    model = ps.models.LogisticRegression(ps.FeatureSchema(dense=["price"], label="label"))
+    model.compile("sgd")
+    one, saves = np.int64(1), ps.callbacks.Checkpoint(tmp_path, asynchronous=False)
+    options: Any = {"steps_per_epoch": one, "steps_per_execution": one, "initial_epoch": one}
+    history = model.fit(table(0), 2 * one, callbacks=[saves], verbose=0, **options)
+    assert history.epoch == [1]
+    assert history.params == {"epochs": 2, "steps": 1, "verbose": 0}
+    assert any(tmp_path.iterdir())

@@ -336,5 +336,16 @@ def test_schema_survives_json() -> None:
         FeatureSchema.from_json({"dense": ["x"]})
 
 
+def test_schema_of_numpys_numbers_has_a_json_form() -> None:
+    numbers = np.array([6, 3])
+    online = Category(numbers.max(), online=True, min_count=numbers[1])
+    schema = FeatureSchema(
+        dense=["x"],
+        categorical={"c": Category(numbers.max() + 1), "d": online},
+        normalization={"x": (np.float32(1.5), np.int64(2))},
+    )
+    assert FeatureSchema.from_json(json.loads(json.dumps(schema.to_json()))) == schema
+
+
 def test_len_of_features_is_number_of_rows() -> None:
     assert len(Features(np.zeros((3, 0), np.float32), np.zeros((3, 1), np.int64), None)) == 3

@@ -57,3 +57,32 @@ def test_each_thread_gets_the_stream_that_it_used_last(monkeypatch: pytest.Monke
         assert first is not second
         assert used[new.submit(ask).result(30.0)][0] in (first, second)
     connections.close()
+
+
+def test_streams_that_a_signal_handler_used_meanwhile_are_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    opened: list[InterruptedStream] = []
+    closed: list[InterruptedStream] = []
+
+    class InterruptedStream(Stream):
+        """A stream whose first reply is awaited while a signal handler asks, too."""
+
+        def recv(self, timeout_s: float) -> Message:  # noqa: ARG002
+            if opened == [self]:
+                connections.ask({0: Request(b"of the handler")}, 30.0, repeat=True)
+            return Message(b"reply", None)
+
+        def close(self) -> None:
+            closed.append(self)
+
+    def open_stream(_self: Any, streams: dict[int, Any], server: int, _deadline_s: float) -> None:
+        streams[server] = InterruptedStream(threading.Barrier(1), {})
+        opened.append(streams[server])
+
+    monkeypatch.setattr(Connections, "_open", open_stream)
+    connections = Connections(["host:1"], token="t", tls=None, remedy="")
+    connections.ask({0: Request(b"request")}, 30.0, repeat=True)
+    connections.close()
+    assert len(opened) == 2
+    assert set(closed) == set(opened)
