@@ -15,7 +15,9 @@ import pyarrow as pa
 
 
 def from_numbers(values: np.ndarray) -> pa.Array:
-    """Does what `pa.array` does; plain numbers share their memory with the result."""
+    """Does what `pa.array` does, in any byte order; plain numbers share memory with the result."""
+    if not values.dtype.isnative:
+        values = values.astype(values.dtype.newbyteorder("="))
     if type(values) is not np.ndarray or values.ndim != 1:
         return pa.array(values)
     size = len(values)

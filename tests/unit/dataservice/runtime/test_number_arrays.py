@@ -33,6 +33,12 @@ def test_from_numbers_gives_same_array_as_arrow(values: np.ndarray) -> None:
     assert (found.type, str(found)) == (pa.array(values).type, str(pa.array(values)))
 
 
+def test_from_numbers_takes_arrays_of_the_other_byte_order() -> None:
+    values = np.arange(5)
+    swapped = values.astype(values.dtype.newbyteorder())
+    assert from_numbers(swapped).equals(pa.array(values))
+
+
 def test_number_conversion_shares_memory() -> None:
     values = np.arange(6)
     assert np.shares_memory(to_numbers(from_numbers(values)), values)
