@@ -51,7 +51,7 @@ def test_loop_in_one_script_trains_on_local_cluster(
         "import sys; sys.path.insert(0, sys.argv[1]);"
         "import custom_loop, pstrain as ps;"
         "spec = ps.ClusterSpec(__import__('json').loads(sys.argv[2]));"
-        "custom_loop.train(ps.SimpleClusterResolver(spec, task_type='chief', task_id=0),"
+        "custom_loop.train(ps.SimpleClusterResolver(spec),"
         " *sys.argv[3:])"
     )
     arguments = [
