@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from pstrain.callbacks.checkpoint import Checkpoint
 from pstrain.checkpoints import manifest
+from pstrain.checkpoints.saving import end_save
 from pstrain.errors import DataServiceError, RolledBackError
 from pstrain.execution.progress import Progress, is_of_this_program, is_unfinished
 
@@ -82,7 +83,8 @@ class Recovery:
             except DataServiceError as error:
                 if not self._went_back(error):
                     raise
-            self._forget_saves()
+            for manager in self._managers:  # their saves are of the progress that was given up
+                end_save(manager.wait)
             self._progress.go_back()
 
     def _went_back(self, error: Exception) -> bool:
@@ -94,14 +96,6 @@ class Recovery:
         return self._progress.is_behind and self._executor.wait_rolled_back(
             RolledBackError(str(error))
         )
-
-    def _forget_saves(self) -> None:
-        """Waits for saves of the progress that was given up; their errors are logged."""
-        for manager in self._managers:
-            try:
-                manager.wait()
-            except (DataServiceError, OSError) as error:
-                logger.warning("abandoned a checkpoint that was being written: %s", error)
 
 
 @contextlib.contextmanager

@@ -1,7 +1,8 @@
-"""The base of metrics: a state, an int64 array of counts, and pure functions over it.
+"""The base of metrics: a state, an int64 array, and pure functions over it.
 
-Knows nothing of models or of evaluation. Invariant: two states are merged by integer addition, so
-the result is the same however the examples are divided among batches and trainers.
+Knows nothing of models or of evaluation. Invariant: states are merged exactly, because counts are
+added as integers and rows are kept as they are, so the result is the same however the examples are
+divided among batches and trainers.
 """
 
 from __future__ import annotations
@@ -118,11 +119,21 @@ class Metric(Maker, ABC):
 
         ``sample_weight``: how many times each example counts, [n] or one number for all; default 1.
         """
+        self.add_state(self._state_of(labels, probabilities, sample_weight))
+
+    def _state_of(
+        self,
+        labels: ArrayLike,
+        probabilities: ArrayLike,
+        sample_weight: ArrayLike | None,
+        **groups: Any,
+    ) -> State:
+        """Returns the state of these examples alone."""
         update: Any = self.update
         if sample_weight is not None:
             self.check_weighs()
             update = functools.partial(update, weights=sample_weight)
-        self.add_state(update(self.initial_state(), labels, probabilities))
+        return update(self.initial_state(), labels, probabilities, **groups)  # type: ignore[no-any-return]
 
     def add_state(self, state: State) -> None:
         """Merges ``state`` into this object's own state."""

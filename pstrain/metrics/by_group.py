@@ -7,7 +7,6 @@ however they were divided among batches and trainers.
 
 from __future__ import annotations
 
-import functools
 from abc import abstractmethod
 from typing import Any, Final, NoReturn
 
@@ -90,11 +89,7 @@ class GroupMetric(Metric):
         ``groups``: for each example an integer or string, [n]; those with the same one are ranked
         together. ``sample_weight`` is as in other metrics.
         """
-        update: Any = self.update
-        if sample_weight is not None:
-            self.check_weighs()
-            update = functools.partial(update, weights=sample_weight)
-        self.add_state(update(self.initial_state(), labels, probabilities, groups=groups))
+        self.add_state(self._state_of(labels, probabilities, sample_weight, groups=groups))
 
     def add_state(self, state: State) -> None:
         """Merges ``state`` into this object's own state."""

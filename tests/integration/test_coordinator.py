@@ -30,7 +30,6 @@ from pstrain.errors import (
     ServerLostError,
     UnavailableError,
 )
-from tests.integration.fragile_cluster import revived
 from tests.waiting import wait_until
 
 DEADLINE_S = 60.0
@@ -433,18 +432,6 @@ def test_closures_update_variables_on_servers(coordinator: ps.ClusterCoordinator
         coordinator.schedule(count)
     coordinator.join(timeout=DEADLINE_S)
     np.testing.assert_array_equal(counter.numpy(), [25] * 4)
-
-
-@pytest.fixture(scope="module")
-def _fragile() -> Iterator[ps.LocalCluster]:
-    with ps.LocalCluster(workers=2, ps=1, data_workers=0) as cluster:
-        yield cluster
-
-
-@pytest.fixture
-def breakable(_fragile: ps.LocalCluster) -> ps.LocalCluster:
-    """Returns a cluster that tests may harm."""
-    return revived(_fragile)
 
 
 def test_closures_of_killed_trainer_run_elsewhere_and_bound_ones_wait(

@@ -13,7 +13,6 @@ import dataservice as ds
 import pstrain as ps
 from dataservice.errors import UserFunctionError
 from pstrain.errors import DataError, InvalidArgumentError
-from tests.integration.fragile_cluster import revived
 from tests.waiting import wait_until
 
 ROWS = 20_000
@@ -198,18 +197,6 @@ def test_bad_data_is_an_error_and_training_can_go_on(
     with pytest.raises(UserFunctionError, match="cannot do this page"):
         model.fit(data.distribute(ds.ShardingPolicy.DYNAMIC, cluster.service), verbose=0)
     assert model.fit(clicks(1_000), verbose=0).history["examples"] == [1_000.0]
-
-
-@pytest.fixture(scope="module")
-def _fragile() -> Iterator[ps.LocalCluster]:
-    with ps.LocalCluster(workers=2, ps=1, data_workers=0) as cluster:
-        yield cluster
-
-
-@pytest.fixture
-def breakable(_fragile: ps.LocalCluster) -> ps.LocalCluster:
-    """Returns a cluster that tests may harm."""
-    return revived(_fragile)
 
 
 def test_rows_of_killed_trainer_are_trained_by_the_others_without_a_service(
