@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from dataservice import errors
     from dataservice.client.api import distribute, from_dataset_id, release_readers
     from dataservice.client.arguments import CrossTrainerCache
+    from dataservice.client.monitor import MonitorServer
     from dataservice.client.positions import is_service_state, merge_states, rewound_state
     from dataservice.client.registration import register_dataset
     from dataservice.client.snapshots import Snapshot, SnapshotProgress, save
@@ -52,6 +53,7 @@ __all__ = [
     "DispatcherConfig",
     "WorkerServer",
     "WorkerConfig",
+    "MonitorServer",
     "errors",
     "DataServiceError",
     "DataServiceWarning",

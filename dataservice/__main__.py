@@ -80,7 +80,7 @@ class _Version(argparse.Action):
 
 
 def _parser() -> argparse.ArgumentParser:
-    from dataservice.commands import dispatcher, inspect, worker
+    from dataservice.commands import dispatcher, inspect, monitor, worker
 
     parser = argparse.ArgumentParser(
         prog="dataservice",
@@ -101,6 +101,7 @@ def _parser() -> argparse.ArgumentParser:
     dispatcher.add_parser(commands)
     worker.add_parser(commands)
     inspect.add_parsers(commands)
+    monitor.add_parser(commands)
     return parser
 
 

@@ -37,6 +37,7 @@ HOMES: Final = {
     "DispatcherConfig": "dataservice.config",
     "WorkerServer": "dataservice.worker.server",
     "WorkerConfig": "dataservice.config",
+    "MonitorServer": "dataservice.client.monitor",
     "DataServiceError": "dataservice.errors",
     "DataServiceWarning": "dataservice.errors",
 }

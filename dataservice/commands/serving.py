@@ -50,8 +50,8 @@ def add_listener(command: argparse.ArgumentParser) -> None:
     listener.add_argument(
         "--tls-ca",
         metavar="PEM",
-        help="file of the CA certificates that a worker trusts when it connects to its dispatcher "
-        "(default: those of the system); a dispatcher makes no use of it",
+        help="file of the CA certificates that a worker or a monitor trusts when it connects to "
+        "its dispatcher (default: those of the system); a dispatcher makes no use of it",
     )
     listener.add_argument(
         "--insecure-network",

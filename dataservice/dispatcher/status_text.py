@@ -1,7 +1,6 @@
-"""Formats a dispatcher's status, from the JSON that it answers, as text for a terminal.
+"""Tells a dispatcher's status, from the JSON that it answers, to people: as a report or as text.
 
-Pure. Invariants: every column is as wide as its widest value, and numbers are aligned right; no
-name that a user gave moves the cursor of a terminal or changes its colours.
+Pure. Does not know where a report is shown.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from dataservice.omissions import Omitted
+from dataservice.runtime.report import Block, Table, as_text, counted, visible
 from dataservice.vocabulary import INFINITE_CARDINALITY
 
 _READERS_SHOWN: Final = 20
@@ -18,37 +18,50 @@ _READERS_SHOWN: Final = 20
 
 def status_text(encoded: str) -> str:
     """Formats workers and whether they are enough, jobs, waiting readers, and snapshots."""
-    status = json.loads(encoded)
+    return as_text(status_report(json.loads(encoded)))
+
+
+def status_report(status: dict[str, Any]) -> list[Block]:
+    """Returns what :func:`status_text` formats."""
     workers, jobs = status["workers"], status["jobs"]
-    counts = {"worker": len(workers), "job": len(jobs), "dataset": status["datasets"]}
-    parts = [", ".join(_counted(count, noun) for noun, count in counts.items())]
-    beats = status["heartbeats"]
-    parts[0] += (
-        f"\n{_counted(beats['clients'], 'client')}; a heartbeat of each is due every "
-        f"{beats['interval_s']:.3g} s; a silent worker counts as lost after "
-        f"{beats['worker_timeout_s']:.3g} s, a silent reader after "
-        f"{beats['client_timeout_s']:.3g} s"
-    )
-    enough = status["workers_enough"]
-    if enough is not None:
-        parts[0] += f"\n{_counted(enough['enough'], 'worker')} would be enough ({enough['reason']})"
+    report: list[Block] = [_summary(status)]
     if workers:
         titles = ("worker", "rows sent", "rows/s", "busy", "windows", "buffered")
-        parts.append(_table(titles, _rows(workers)))
+        report.append(Table(titles, _rows(workers)))
     if jobs:
-        parts.append(_jobs_table(jobs))
+        report.append(_jobs_table(jobs))
     if any(iteration["readers"] for job in jobs for iteration in job["iterations"]):
-        parts.append(_readers_table(jobs))
-    parts.extend(_omissions(jobs))
+        report.extend(_readers_report(jobs))
+    report.extend(_omissions(jobs))
     if status["snapshots"]:
-        parts.append(_snapshots_table(status["snapshots"]))
-    return "\n\n".join(parts)
+        report.append(_snapshots_table(status["snapshots"]))
+    return report
+
+
+def _summary(status: dict[str, Any]) -> str:
+    counts = {
+        "worker": len(status["workers"]),
+        "job": len(status["jobs"]),
+        "dataset": status["datasets"],
+    }
+    beats = status["heartbeats"]
+    lines = [
+        ", ".join(counted(count, noun) for noun, count in counts.items()),
+        f"{counted(beats['clients'], 'client')}; a heartbeat of each is due every "
+        f"{beats['interval_s']:.3g} s; a silent worker counts as lost after "
+        f"{beats['worker_timeout_s']:.3g} s, a silent reader after "
+        f"{beats['client_timeout_s']:.3g} s",
+    ]
+    enough = status["workers_enough"]
+    if enough is not None:
+        lines.append(f"{counted(enough['enough'], 'worker')} would be enough ({enough['reason']})")
+    return "\n".join(lines)
 
 
 def jobs_text(encoded: str) -> str:
     """Formats one line per iteration of each job, and one for its ended repetitions."""
     jobs = json.loads(encoded)
-    return "\n\n".join([_jobs_table(jobs), *_omissions(jobs)]) if jobs else "no jobs"
+    return as_text([_jobs_table(jobs), *_omissions(jobs)]) if jobs else "no jobs"
 
 
 def datasets_text(encoded: str) -> str:
@@ -66,7 +79,7 @@ def datasets_text(encoded: str) -> str:
         )
         for dataset in datasets
     ]
-    return _table(titles, rows)
+    return as_text([Table(titles, rows)])
 
 
 def _elements(cardinality: int) -> str:
@@ -78,10 +91,10 @@ def _elements(cardinality: int) -> str:
 def snapshots_text(encoded: str) -> str:
     """Formats one line per snapshot."""
     snapshots = json.loads(encoded)
-    return _snapshots_table(snapshots) if snapshots else "no snapshots"
+    return as_text([_snapshots_table(snapshots)]) if snapshots else "no snapshots"
 
 
-def _snapshots_table(snapshots: Sequence[dict[str, Any]]) -> str:
+def _snapshots_table(snapshots: Sequence[dict[str, Any]]) -> Table:
     titles = ("snapshot", "state", "windows", "rows", "MiB", "workers", "path")
     rows = [
         (
@@ -96,7 +109,7 @@ def _snapshots_table(snapshots: Sequence[dict[str, Any]]) -> str:
         )
         for snapshot in snapshots
     ]
-    return _table(titles, rows)
+    return Table(titles, rows)
 
 
 def _rows(workers: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
@@ -113,7 +126,7 @@ def _rows(workers: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
     ]
 
 
-def _jobs_table(jobs: Sequence[dict[str, Any]]) -> str:
+def _jobs_table(jobs: Sequence[dict[str, Any]]) -> Table:
     titles = ("job", "state", "age", "dataset", "policy", "epoch", "progress", "rows", "readers")
     rows = []
     for job in jobs:
@@ -138,7 +151,7 @@ def _jobs_table(jobs: Sequence[dict[str, Any]]) -> str:
             )
             for iteration in job["iterations"]
         )
-    return _table((*titles, "waiting", "enough"), rows)
+    return Table((*titles, "waiting", "enough"), rows)
 
 
 def _enough(estimate: dict[str, Any] | None) -> str:
@@ -146,8 +159,8 @@ def _enough(estimate: dict[str, Any] | None) -> str:
     return "-" if estimate is None else str(estimate["enough"])
 
 
-def _readers_table(jobs: Sequence[dict[str, Any]]) -> str:
-    """Formats the readers that wait most, in that order; the others are only counted."""
+def _readers_report(jobs: Sequence[dict[str, Any]]) -> Iterator[Block]:
+    """Yields a table of the readers that wait most, in that order; the others are only counted."""
     readers = [
         (
             f"process {reader['pid']} on {reader['host']}"
@@ -164,9 +177,9 @@ def _readers_table(jobs: Sequence[dict[str, Any]]) -> str:
     ]
     readers.sort(key=lambda row: -int(row[4].removesuffix("%")))
     titles = ("reader", "job", "epoch", "rows", "waiting", "missed")
-    table = _table(titles, readers[:_READERS_SHOWN])
-    more = len(readers) - _READERS_SHOWN
-    return f"{table}\n... and {more} that wait less" if more > 0 else table
+    yield Table(titles, readers[:_READERS_SHOWN])
+    if len(readers) > _READERS_SHOWN:
+        yield f"... and {len(readers) - _READERS_SHOWN} that wait less"
 
 
 def _state(job: dict[str, Any]) -> str:
@@ -186,7 +199,7 @@ def _omissions(jobs: Sequence[dict[str, Any]]) -> Iterator[str]:
     """Yields paragraphs about each epoch of which rows were left out, quarantined or lost."""
     for job in jobs:
         for iteration in job["iterations"]:
-            title = f"job {job['name'] or job['job_id']}, epoch {iteration['repetition']}"
+            title = f"job {visible(job['name'] or job['job_id'])}, epoch {iteration['repetition']}"
             omitted = Omitted.from_json(iteration["skipped"])
             if omitted:
                 yield _paragraph(f"{title} leaves out {omitted}:", omitted.messages)
@@ -197,9 +210,7 @@ def _omissions(jobs: Sequence[dict[str, Any]]) -> Iterator[str]:
                 )
             lost = _lost(iteration)
             if lost:
-                yield _visible(
-                    f"{title}, delivered at most once: rows in flight were lost in {lost}"
-                )
+                yield f"{title}, delivered at most once: rows in flight were lost in {lost}"
 
 
 def _lost(iteration: dict[str, Any]) -> str:
@@ -212,8 +223,8 @@ def _lost(iteration: dict[str, Any]) -> str:
     if uncounted == lost["windows"]:
         rows = "of an unknown number of rows"
     elif uncounted:
-        rows += f", and {_counted(uncounted, 'window')} of an unknown number of rows"
-    return f"{_counted(lost['windows'], 'window')}, {rows}"
+        rows += f", and {counted(uncounted, 'window')} of an unknown number of rows"
+    return f"{counted(lost['windows'], 'window')}, {rows}"
 
 
 def _progress(iteration: dict[str, Any]) -> str:
@@ -230,10 +241,6 @@ def _progress(iteration: dict[str, Any]) -> str:
     return f"{windows['done']}/{windows['planned']}{more} windows"
 
 
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
 def _rows_read(iteration: dict[str, Any]) -> int:
     known = iteration.get("rows_consumed")
     if known is None:
@@ -248,27 +255,6 @@ def _waiting(readers: Sequence[dict[str, Any]]) -> str:
     return f"{max(reader['wait_share'] for reader in readers):.0%}"
 
 
-def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    columns = list(zip(titles, *(map(_visible, row) for row in rows), strict=True))
-    cells = zip(*map(_aligned, columns), strict=True)
-    return "\n".join("  ".join(row).rstrip() for row in cells)
-
-
-def _visible(text: str) -> str:
-    """Escapes characters that a terminal would interpret, such as \\x1b."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
-
-
 def _paragraph(title: str, messages: Iterable[str]) -> str:
     lines = (line for message in messages for line in message.split("\n"))
-    return "\n  ".join(map(_visible, (title, *lines)))
-
-
-def _aligned(column: Sequence[str]) -> list[str]:
-    """Pads a title and its values to equal width."""
-    width = max(map(len, column))
-    if all(value[:1].isdigit() or value == "-" for value in column[1:]):
-        return [cell.rjust(width) for cell in column]
-    return [cell.ljust(width) for cell in column]
+    return "\n  ".join((title, *lines))

@@ -6,14 +6,13 @@ thread and some hundred kilobytes, for a few seconds.
 
 from __future__ import annotations
 
-import errno
 import logging
 import socket
 import ssl
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from dataservice.errors import AddressInUseError, InvalidArgumentError, NotFoundError
+from dataservice.errors import NotFoundError
 from dataservice.runtime.addresses import format_address
 from dataservice.runtime.auth import TlsConfig
 from dataservice.runtime.byte_streams import PlainStream, TlsStream
@@ -23,13 +22,13 @@ from dataservice.runtime.connection_server import (
     ConnectionChannel,
     ConnectionServer,
 )
+from dataservice.runtime.listening import listen
 from dataservice.runtime.message import ACTION
 from dataservice.runtime.socket_connection import SocketConnection
 
 logger = logging.getLogger(__name__)
 
 _PING: Final = "ping"
-_BACKLOG: Final = 1_024
 
 ActionHandler = Callable[[bytes], bytes]
 
@@ -75,17 +74,7 @@ class SocketServer(ConnectionServer):
         """
         if self._tls is not None:
             self._context = self._tls.server_context()
-        try:
-            listener = _listener(self._host, self._port)
-        except OSError as error:
-            refused = f"port {self._port} on {self._host} cannot be served ({error})"
-            if error.errno != errno.EADDRINUSE:
-                raise InvalidArgumentError(
-                    f"{refused}: choose a --host of this machine and a --port that you may open"
-                ) from error
-            raise AddressInUseError(
-                f"{refused}; it is already in use: choose another --port, or 0 for a free one"
-            ) from error
+        listener = listen(self._host, self._port)
         self._port = listener.getsockname()[1]
         self._listen(listener)
         return self
@@ -114,23 +103,3 @@ class SocketServer(ConnectionServer):
         if request is not None:
             body = b"" if request.body is None else request.body.to_pybytes()
             channel.send(b"", self._actions[name](body))
-
-
-def _listener(host: str, port: int) -> socket.socket:
-    """Returns a listener on the port; raises OSError if it cannot be bound."""
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    # A name with IPv4 and IPv6 addresses, such as localhost, is served on IPv4, which most clients
-    # try first.
-    family, kind, protocol, _, place = min(found, key=lambda info: info[0] != socket.AF_INET)
-    listener = socket.socket(family, kind, protocol)
-    try:
-        # Allows a port that was served a moment ago; a port in use is refused all the same.
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6 and hasattr(socket, "IPV6_V6ONLY"):
-            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        listener.bind(place)
-        listener.listen(_BACKLOG)
-    except OSError:
-        listener.close()
-        raise
-    return listener

@@ -7,7 +7,6 @@ token was checked.
 
 from __future__ import annotations
 
-import errno
 import logging
 import socket
 import threading
@@ -22,7 +21,6 @@ from google.protobuf.message_factory import GetMessageClass
 
 from dataservice.config import CONTROL_MAX_THREADS
 from dataservice.errors import (
-    AddressInUseError,
     CancelledError,
     DataServiceError,
     FailedPreconditionError,
@@ -33,6 +31,7 @@ from dataservice.errors import (
 from dataservice.runtime.addresses import format_address
 from dataservice.runtime.auth import TOKEN_METADATA_KEY, WRONG_TOKEN, TlsConfig, tokens_equal
 from dataservice.runtime.forking import check_not_forked, left_to_parent
+from dataservice.runtime.listening import refused
 from dataservice.runtime.rpc.conventions import (
     ERROR_METADATA_KEY,
     SERVER_OPTIONS,
@@ -152,14 +151,7 @@ def _check_bindable(host: str, port: int) -> None:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
     except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            raise AddressInUseError(
-                f"port {port} on {host} is already in use; "
-                "choose another --port or 0 for a free one"
-            ) from error
-        raise InvalidArgumentError(
-            f"cannot listen on port {port} of host {host!r}: {error.strerror or error}"
-        ) from error
+        raise refused(host, port, error) from error
 
 
 class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]

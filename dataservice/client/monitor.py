@@ -1,0 +1,91 @@
+"""A monitor of a dispatcher: its status as a page, as JSON and as metrics, read over HTTP.
+
+Responsible for asking the dispatcher; knows nothing of HTTP. Invariant: a dispatcher that does not
+answer is shown as such, and is asked again.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+from dataservice.client.connection import tls_from_environment
+from dataservice.dispatcher.status_metrics import status_metrics
+from dataservice.dispatcher.status_text import status_report
+from dataservice.runtime.auth import TlsConfig, resolve_token
+from dataservice.runtime.metrics import Metric
+from dataservice.runtime.monitor import HttpMonitor
+from dataservice.runtime.report import Block
+from dataservice.runtime.rpc import RpcClient
+from dataservice.wire import dispatcher_pb2 as pb
+
+# Shorter than the time after which monitoring systems give up on a request.
+_CALL_TIMEOUT_S: Final = 5.0
+
+
+class MonitorServer(HttpMonitor):
+    """Shows a dispatcher over HTTP, read-only, from its start until :meth:`stop`.
+
+    ``/`` is a page for people, ``/status.json`` what ``dataservice status --json`` prints,
+    ``/metrics`` is for Prometheus (with the extra ``pstrain[metrics]``), ``/healthz`` answers 200
+    while the dispatcher answers. All but ``/healthz`` ask for the token: as ``?token=`` once, or in
+    the header ``Authorization: Bearer``. ``tls_cert_path`` and ``tls_key_path`` turn on TLS here,
+    ``tls_ca_path`` on the way to the dispatcher. Thread-safe. Raises InvalidArgumentError for a
+    host that the network can reach without TLS or ``insecure_network``.
+    """
+
+    def __init__(
+        self,
+        dispatcher_address: str,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        token: str | None = None,
+        tls_cert_path: str | None = None,
+        tls_key_path: str | None = None,
+        tls_ca_path: str | None = None,
+        insecure_network: bool = False,
+        start: bool = True,
+    ) -> None:
+        self._dispatcher = _Dispatcher(dispatcher_address, resolve_token(token), tls_ca_path)
+        try:
+            super().__init__(
+                self._dispatcher,
+                host=host,
+                port=port,
+                token=token,
+                tls=TlsConfig.of(tls_cert_path, tls_key_path, None),
+                insecure_network=insecure_network,
+                start=start,
+            )
+        except BaseException:
+            self._dispatcher.close()
+            raise
+
+    def stop(self) -> None:
+        """Refuses further requests and frees the port. Idempotent."""
+        super().stop()
+        self._dispatcher.close()
+
+
+class _Dispatcher:
+    """The dispatcher at an address, as the subject of a monitor."""
+
+    def __init__(self, address: str, token: str, tls_ca_path: str | None) -> None:
+        tls = TlsConfig.of(None, None, tls_ca_path) or tls_from_environment()
+        service = pb.DESCRIPTOR.services_by_name["Dispatcher"]
+        self._rpc = RpcClient(address, service, token=token, tls=tls)
+        self.title = f"dataservice at {self._rpc.address}"
+
+    def status(self) -> dict[str, Any]:
+        reply = self._rpc.call("GetStatus", pb.GetStatusRequest(), timeout_s=_CALL_TIMEOUT_S)
+        return dict(json.loads(reply.json))
+
+    def report(self, status: dict[str, Any]) -> list[Block]:
+        return status_report(status)
+
+    def metrics(self, status: dict[str, Any] | None) -> list[Metric]:
+        return status_metrics(status)
+
+    def close(self) -> None:
+        self._rpc.close()
