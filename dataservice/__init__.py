@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from dataservice import errors
     from dataservice.client.api import distribute, from_dataset_id, release_readers
     from dataservice.client.arguments import CrossTrainerCache
-    from dataservice.client.monitor import MonitorServer
     from dataservice.client.positions import is_service_state, merge_states, rewound_state
     from dataservice.client.registration import register_dataset
     from dataservice.client.snapshots import Snapshot, SnapshotProgress, save
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from dataservice.dataset.node import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
     from dataservice.dispatcher.server import DispatchServer
     from dataservice.errors import DataServiceError, DataServiceWarning
+    from dataservice.monitoring.server import MonitorServer
     from dataservice.vocabulary import AUTOTUNE, SHARD_HINT, ShardingPolicy
     from dataservice.worker.server import WorkerServer
 

@@ -37,7 +37,7 @@ HOMES: Final = {
     "DispatcherConfig": "dataservice.config",
     "WorkerServer": "dataservice.worker.server",
     "WorkerConfig": "dataservice.config",
-    "MonitorServer": "dataservice.client.monitor",
+    "MonitorServer": "dataservice.monitoring.server",
     "DataServiceError": "dataservice.errors",
     "DataServiceWarning": "dataservice.errors",
 }

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pstrain.cluster import ClusterSpec, SimpleClusterResolver
     from pstrain.coordinator.client import ClusterCoordinator
     from pstrain.coordinator.join_progress import JoinProgress
+    from pstrain.coordinator.monitor import MonitorServer
     from pstrain.coordinator.remote_value import RemoteValue
     from pstrain.coordinator.trainer_stats import TrainerStats
     from pstrain.evaluation import evaluate, predict
@@ -88,6 +89,7 @@ _HOMES = {
     # coordinator
     "ClusterCoordinator": "pstrain.coordinator.client",
     "JoinProgress": "pstrain.coordinator.join_progress",
+    "MonitorServer": "pstrain.coordinator.monitor",
     "RemoteValue": "pstrain.coordinator.remote_value",
     "TrainerStats": "pstrain.coordinator.trainer_stats",
     "InputContext": "pstrain.trainer.context",
@@ -146,6 +148,7 @@ __all__ = [
     "PerWorkerVariable",
     "ReduceOp",
     "JoinProgress",
+    "MonitorServer",
     "RemoteValue",
     "TrainerStats",
     "Server",

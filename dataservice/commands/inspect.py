@@ -117,7 +117,7 @@ def call(options: argparse.Namespace, method: str, **fields: Any) -> Any:
 
 
 def _status(options: argparse.Namespace) -> None:
-    from dataservice.dispatcher.status_text import status_text
+    from dataservice.monitoring.status_text import status_text
 
     while True:
         text = call(options, "GetStatus").json
@@ -130,7 +130,7 @@ def _status(options: argparse.Namespace) -> None:
 
 
 def _list(options: argparse.Namespace, method: str, form: str) -> None:
-    from dataservice.dispatcher import status_text
+    from dataservice.monitoring import status_text
 
     text = call(options, method).json
     print(text if options.json else getattr(status_text, form)(text))

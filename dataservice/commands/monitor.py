@@ -22,7 +22,7 @@ def add_parser(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> None:
-    from dataservice.client.monitor import MonitorServer
+    from dataservice.monitoring.server import MonitorServer
 
     monitor = MonitorServer(
         options.address, host=options.host, port=options.port, start=False, **security(options)

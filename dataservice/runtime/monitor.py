@@ -242,9 +242,11 @@ class _Server(ThreadingHTTPServer):
     def finish_request(self, request: Any, client_address: Any) -> None:
         # On the thread of the request, since a client may be slow to shake hands.
         request.settimeout(_REQUEST_TIMEOUT_S)
-        if self._tls is not None:
-            request = self._tls.wrap_socket(request, server_side=True)
-        super().finish_request(request, client_address)
+        if self._tls is None:
+            super().finish_request(request, client_address)
+            return
+        with self._tls.wrap_socket(request, server_side=True) as secured:
+            super().finish_request(secured, client_address)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         if self._free.acquire(blocking=False):

@@ -63,7 +63,7 @@ class TrainerTable(tuple[TrainerStats, ...]):
 
 
 def _line(each: TrainerStats) -> str:
-    times = "".join(f"{_duration(s):>10}" for s in (each.median_s, each.mean_s, each.p90_s))
+    times = "".join(f"{duration_text(s):>10}" for s in (each.median_s, each.mean_s, each.p90_s))
     verdict = each.verdict or ("" if each.is_live else "away")
     return (
         f"{each.trainer:>10}{each.finished:>10,}{each.per_second:>10.1f}{each.running:>10}"
@@ -71,7 +71,8 @@ def _line(each: TrainerStats) -> str:
     ).rstrip()
 
 
-def _duration(seconds: float) -> str:
+def duration_text(seconds: float) -> str:
+    """Formats seconds for people, short ones in milliseconds."""
     return f"{seconds * 1e3:.1f} ms" if seconds < 1.0 else f"{seconds:.1f} s"
 
 
@@ -154,8 +155,8 @@ def _verdict(row: TrainerStats, enough: list[TrainerStats], usual_s: float) -> s
     # Without a usual time there is nothing to compare with.
     if usual_s and row.silent_s > max(_SILENT_MIN_S, SILENT_TIMES * usual_s):
         return (
-            f"silent for {_duration(row.silent_s)} while it runs {row.running}; "
-            f"nine of ten runs take {_duration(usual_s)} at most"
+            f"silent for {duration_text(row.silent_s)} while it runs {row.running}; "
+            f"nine of ten runs take {duration_text(usual_s)} at most"
         )
     others = [each.median_s for each in enough if each is not row and each.is_live]
     if row in enough and others and row.median_s > SLOW_TIMES * median(others):

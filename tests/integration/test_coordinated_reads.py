@@ -19,13 +19,13 @@ import pytest
 import dataservice as ds
 from dataservice.client.connection import DispatcherConnection
 from dataservice.dataset.node import INFINITE_CARDINALITY
-from dataservice.dispatcher.status_text import status_text
 from dataservice.errors import (
     DeadlineExceededError,
     FailedPreconditionError,
     InvalidArgumentError,
     UserFunctionError,
 )
+from dataservice.monitoring.status_text import status_text
 from dataservice.vocabulary import parse_target
 from tests.integration.service_cluster import ProcessCluster, local_service, process_cluster
 from tests.programs import start_program

@@ -17,8 +17,8 @@ import pytest
 
 import dataservice as ds
 from dataservice.client.connection import DispatcherConnection
-from dataservice.dispatcher.status_text import status_text
 from dataservice.errors import NotFoundError, UnavailableError, UnimplementedError
+from dataservice.monitoring.status_text import status_text
 from dataservice.vocabulary import parse_target
 from tests.integration.service_cluster import ProcessCluster, process_cluster, write_numbers
 from tests.ports import free_port

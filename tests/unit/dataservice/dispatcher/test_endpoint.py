@@ -7,7 +7,7 @@ import json
 from dataservice.dispatcher.endpoint import DispatcherEndpoint
 from dataservice.dispatcher.reports import ReaderReport, WorkerReport
 from dataservice.dispatcher.requests import Sync
-from dataservice.dispatcher.status_text import datasets_text, jobs_text, status_text
+from dataservice.monitoring.status_text import datasets_text, jobs_text, status_text
 from dataservice.omissions import Omitted
 from dataservice.ranges import RowMark
 from dataservice.wire import dispatcher_pb2 as pb

@@ -10,8 +10,8 @@ import json
 from typing import Any, Final
 
 from dataservice.client.connection import tls_from_environment
-from dataservice.dispatcher.status_metrics import status_metrics
-from dataservice.dispatcher.status_text import status_report
+from dataservice.monitoring.status_metrics import status_metrics
+from dataservice.monitoring.status_text import status_report
 from dataservice.runtime.auth import TlsConfig, resolve_token
 from dataservice.runtime.metrics import Metric
 from dataservice.runtime.monitor import HttpMonitor

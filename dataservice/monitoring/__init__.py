@@ -1,0 +1,1 @@
+"""What a dispatcher tells of itself, for people and for monitoring systems."""

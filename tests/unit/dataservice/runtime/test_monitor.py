@@ -1,0 +1,164 @@
+"""What a monitor answers to whom, without sockets."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from dataservice.errors import InvalidArgumentError, UnavailableError
+from dataservice.runtime import monitor as monitor_module
+from dataservice.runtime.metrics import Metric, Sample
+from dataservice.runtime.monitor import HttpMonitor
+from dataservice.runtime.report import Block
+
+BEARER = "Bearer secret"
+
+
+class Subject:
+    title = "subject"
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.error: UnavailableError | None = None
+
+    def status(self) -> dict[str, Any]:
+        self.asked += 1
+        if self.error is not None:
+            raise self.error
+        return {"asked": self.asked}
+
+    def report(self, status: dict[str, Any]) -> list[Block]:
+        return [f"asked {status['asked']}"]
+
+    def metrics(self, status: dict[str, Any] | None) -> list[Metric]:
+        return [Metric("up", "gauge", "whether it answers", [Sample(float(status is not None))])]
+
+
+class Clock:
+    now_s = 100.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(monitor_module, "time", clock)
+    return clock
+
+
+@pytest.fixture
+def subject() -> Subject:
+    return Subject()
+
+
+@pytest.fixture
+def monitor(subject: Subject, clock: Clock) -> HttpMonitor:  # noqa: ARG001
+    return HttpMonitor(subject, token="secret", start=False)
+
+
+@pytest.mark.parametrize("path", ["/", "/status.json", "/metrics", "/nowhere"])
+@pytest.mark.parametrize(
+    ("authorization", "cookies"),
+    [
+        ("", ""),
+        ("Bearer wrong", ""),
+        ("Bearer ", ""),
+        ("Basic secret", ""),
+        ("", "dataservice_monitor=secret"),
+        ("", "dataservice_monitor="),
+        ("", "other=1; ]["),
+    ],
+)
+def test_reader_without_token_is_told_how_to_give_it(
+    monitor: HttpMonitor, subject: Subject, path: str, authorization: str, cookies: str
+) -> None:
+    answer = monitor.answer(path, authorization, cookies)
+    assert answer.code == 401
+    assert b"?token=" in answer.body
+    assert b"secret" not in answer.body
+    assert subject.asked == 0
+
+
+def test_token_in_address_becomes_a_cookie_that_is_not_the_token(monitor: HttpMonitor) -> None:
+    answer = monitor.answer("/?token=secret", "", "")
+    headers = dict(answer.headers)
+    assert (answer.code, headers["Location"]) == (303, "/")
+    cookie, *attributes = headers["Set-Cookie"].split("; ")
+    assert "secret" not in cookie
+    assert {"HttpOnly", "SameSite=Strict"} <= set(attributes)
+    assert monitor.answer("/", "", cookie).code == 200
+
+
+def test_token_in_address_leads_to_no_other_host(monitor: HttpMonitor) -> None:
+    answer = monitor.answer("//evil.example/?token=secret", "", "")
+    assert dict(answer.headers)["Location"] == "/"
+
+
+def test_cookie_of_another_token_opens_nothing(monitor: HttpMonitor, subject: Subject) -> None:
+    other = HttpMonitor(subject, token="other", start=False)
+    cookie = dict(other.answer("/?token=other", "", "").headers)["Set-Cookie"].split(";")[0]
+    assert monitor.answer("/", "", cookie).code == 401
+
+
+def test_status_is_a_page_and_json_and_metrics(monitor: HttpMonitor) -> None:
+    page, status, metrics = (
+        monitor.answer(p, BEARER, "") for p in ("/", "/status.json", "/metrics")
+    )
+    assert {each.code for each in (page, status, metrics)} == {200}
+    assert b"<h1>subject</h1>\n<p>asked 1</p>" in page.body
+    assert json.loads(status.body) == {"asked": 1}
+    assert metrics.body.endswith(b"\nup 1.0\n")
+
+
+def test_unknown_page_names_the_pages(monitor: HttpMonitor) -> None:
+    answer = monitor.answer("/x", BEARER, "")
+    assert answer.code == 404
+    assert b"/status.json" in answer.body
+
+
+def test_subject_is_asked_once_a_second_at_most(
+    monitor: HttpMonitor, subject: Subject, clock: Clock
+) -> None:
+    for _ in range(3):
+        monitor.answer("/", BEARER, "")
+    assert subject.asked == 1
+    clock.now_s += 1.0
+    monitor.answer("/", BEARER, "")
+    assert subject.asked == 2
+
+
+def test_subject_without_status_is_shown_with_its_error(
+    monitor: HttpMonitor, subject: Subject, clock: Clock
+) -> None:
+    subject.error = UnavailableError("nobody at host-7")
+    page, status, metrics = (
+        monitor.answer(p, BEARER, "") for p in ("/", "/status.json", "/metrics")
+    )
+    assert (page.code, status.code, metrics.code) == (503, 503, 200)
+    assert b"nobody at host-7" in page.body
+    assert json.loads(status.body) == {"error": "nobody at host-7"}
+    assert metrics.body.endswith(b"\nup 0.0\n")
+    assert subject.asked == 1
+    subject.error, clock.now_s = None, clock.now_s + 1.0
+    assert monitor.answer("/", BEARER, "").code == 200
+
+
+def test_health_needs_no_token_and_tells_no_names(monitor: HttpMonitor, subject: Subject) -> None:
+    subject.error = UnavailableError("nobody at host-7")
+    answer = monitor.answer("/healthz", "", "")
+    assert (answer.code, answer.body) == (503, b"UnavailableError\n")
+
+
+def test_health_of_answering_subject_is_ok(monitor: HttpMonitor) -> None:
+    answer = monitor.answer("/healthz", "", "")
+    assert (answer.code, answer.body) == (200, b"ok\n")
+
+
+def test_host_that_the_network_reaches_needs_tls_or_consent(subject: Subject) -> None:
+    with pytest.raises(InvalidArgumentError, match="insecure_network"):
+        HttpMonitor(subject, token="secret", host="0.0.0.0", start=False)
+    HttpMonitor(subject, token="secret", host="0.0.0.0", insecure_network=True, start=False)
