@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
-from dataservice.errors import InvalidArgumentError, InvalidTypeError
+from dataservice.errors import InvalidArgumentError
 from dataservice.runtime.addresses import LAST_PORT, split_address
 from dataservice.runtime.arguments import check_choice, check_true_or_false, path_of
 from dataservice.runtime.cores import available_cores
-from dataservice.runtime.exposure import check_exposure
+from dataservice.runtime.exposure import check_listener
 from dataservice.runtime.memory import available_memory_bytes
 from dataservice.vocabulary import DATA_TRANSFER_PROTOCOLS, PROTOCOL, parse_target
 
@@ -267,29 +267,15 @@ class WorkerConfig:
 
 def _check_listener(config: DispatcherConfig | WorkerConfig) -> None:
     """Checks the fields that both configurations have."""
-    _check_int("port", config.port, 0)
-    if config.port > 65_535:
-        raise InvalidArgumentError(f"port must be at most 65535, got {config.port}")
     check_choice("protocol", config.protocol, (PROTOCOL, None))
-    if not isinstance(config.host, str) or not config.host:
-        raise InvalidArgumentError(
-            f"host must be a non-empty string such as '127.0.0.1', got {config.host!r}"
-        )
-    check_true_or_false(insecure_network=config.insecure_network)
-    # The message leaves the value out, since it may be the secret token as another type.
-    if config.token is not None and not isinstance(config.token, str):
-        raise InvalidTypeError(f"token must be None or text, got {type(config.token).__name__}")
-    for name in ("tls_cert_path", "tls_key_path", "tls_ca_path"):
-        if getattr(config, name) is not None:
-            path_of(getattr(config, name), name)
-    if (config.tls_cert_path is None) != (config.tls_key_path is None):
-        raise InvalidArgumentError(
-            "tls_cert_path and tls_key_path go together, got "
-            f"tls_cert_path={config.tls_cert_path!r} and tls_key_path={config.tls_key_path!r}"
-        )
-    check_exposure(
+    if config.tls_ca_path is not None:
+        path_of(config.tls_ca_path, "tls_ca_path")
+    check_listener(
         config.host,
-        has_tls=config.tls_cert_path is not None,
+        config.port,
+        token=config.token,
+        tls_cert_path=config.tls_cert_path,
+        tls_key_path=config.tls_key_path,
         insecure_network=config.insecure_network,
     )
 

@@ -17,6 +17,7 @@ from dataservice.runtime.metrics import Metric
 from dataservice.runtime.monitor import HttpMonitor
 from dataservice.runtime.report import Block
 from dataservice.runtime.rpc import RpcClient
+from dataservice.vocabulary import parse_target
 from dataservice.wire import dispatcher_pb2 as pb
 
 # Shorter than the time after which monitoring systems give up on a request.
@@ -47,20 +48,17 @@ class MonitorServer(HttpMonitor):
         insecure_network: bool = False,
         start: bool = True,
     ) -> None:
-        self._dispatcher = _Dispatcher(dispatcher_address, resolve_token(token), tls_ca_path)
-        try:
-            super().__init__(
-                self._dispatcher,
-                host=host,
-                port=port,
-                token=token,
-                tls=TlsConfig.of(tls_cert_path, tls_key_path, None),
-                insecure_network=insecure_network,
-                start=start,
-            )
-        except BaseException:
-            self._dispatcher.close()
-            raise
+        self._dispatcher = _Dispatcher(dispatcher_address, token, tls_ca_path)
+        super().__init__(
+            self._dispatcher,
+            host=host,
+            port=port,
+            token=token,
+            tls_cert_path=tls_cert_path,
+            tls_key_path=tls_key_path,
+            insecure_network=insecure_network,
+            start=start,
+        )
 
     def stop(self) -> None:
         """Refuses further requests and frees the port. Idempotent."""
@@ -71,15 +69,20 @@ class MonitorServer(HttpMonitor):
 class _Dispatcher:
     """The dispatcher at an address, as the subject of a monitor."""
 
-    def __init__(self, address: str, token: str, tls_ca_path: str | None) -> None:
-        tls = TlsConfig.of(None, None, tls_ca_path) or tls_from_environment()
-        service = pb.DESCRIPTOR.services_by_name["Dispatcher"]
-        self._rpc = RpcClient(address, service, token=token, tls=tls)
-        self.title = f"dataservice at {self._rpc.address}"
+    def __init__(self, address: str, token: str | None, tls_ca_path: str | None) -> None:
+        self._address, self._token, self._tls_ca_path = parse_target(address), token, tls_ca_path
+        self._rpc: RpcClient | None = None
+        self.title = f"dataservice at {self._address}"
 
     def status(self) -> dict[str, Any]:
+        self._rpc = self._rpc or self._client()
         reply = self._rpc.call("GetStatus", pb.GetStatusRequest(), timeout_s=_CALL_TIMEOUT_S)
         return dict(json.loads(reply.json))
+
+    def _client(self) -> RpcClient:
+        tls = TlsConfig.of(None, None, self._tls_ca_path) or tls_from_environment()
+        service = pb.DESCRIPTOR.services_by_name["Dispatcher"]
+        return RpcClient(self._address, service, token=resolve_token(self._token), tls=tls)
 
     def report(self, status: dict[str, Any]) -> list[Block]:
         return status_report(status)
@@ -88,4 +91,5 @@ class _Dispatcher:
         return status_metrics(status)
 
     def close(self) -> None:
-        self._rpc.close()
+        if self._rpc is not None:
+            self._rpc.close()

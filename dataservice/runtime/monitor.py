@@ -23,7 +23,7 @@ from urllib.parse import parse_qs, urlsplit
 from dataservice.errors import DataServiceError, UnimplementedError
 from dataservice.runtime.addresses import format_address
 from dataservice.runtime.auth import TlsConfig, resolve_token, tokens_equal
-from dataservice.runtime.exposure import check_exposure
+from dataservice.runtime.exposure import check_listener
 from dataservice.runtime.listening import listen
 from dataservice.runtime.metrics import Metric, exposition
 from dataservice.runtime.report import Block, as_page
@@ -44,7 +44,7 @@ _HOW_TO_ENTER: Final = (
 
 
 class Subject(Protocol):
-    """What a monitor shows. Thread-safe."""
+    """What a monitor shows; asked for its status by one thread at a time."""
 
     @property
     def title(self) -> str: ...
@@ -80,12 +80,21 @@ class HttpMonitor:
         host: str = "127.0.0.1",
         port: int = 0,
         token: str | None = None,
-        tls: TlsConfig | None = None,
+        tls_cert_path: str | None = None,
+        tls_key_path: str | None = None,
         insecure_network: bool = False,
         start: bool = True,
     ) -> None:
-        check_exposure(host, has_tls=tls is not None, insecure_network=insecure_network)
-        self._subject, self._host, self._port, self._tls = subject, host, port, tls
+        check_listener(
+            host,
+            port,
+            token=token,
+            tls_cert_path=tls_cert_path,
+            tls_key_path=tls_key_path,
+            insecure_network=insecure_network,
+        )
+        self._subject, self._host, self._port = subject, host, port
+        self._tls = TlsConfig.of(tls_cert_path, tls_key_path, None)
         self._token = resolve_token(token)
         # Browsers send cookies to all ports of a host: a stolen one opens no more than this page.
         self._pass = hmac.digest(self._token.encode(), b"monitor", "sha256").hex()

@@ -9,7 +9,6 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
-from dataservice.runtime.auth import TlsConfig
 from dataservice.runtime.metrics import Metric
 from dataservice.runtime.monitor import HttpMonitor
 from dataservice.runtime.report import Block
@@ -55,7 +54,8 @@ class MonitorServer(HttpMonitor):
             host=host,
             port=port,
             token=token,
-            tls=TlsConfig.of(tls_cert_path, tls_key_path, None),
+            tls_cert_path=tls_cert_path,
+            tls_key_path=tls_key_path,
             insecure_network=insecure_network,
             start=start,
         )

@@ -10,7 +10,7 @@ import pytest
 from dataservice.config import DispatcherConfig, WorkerConfig
 from dataservice.errors import InvalidArgumentError
 from dataservice.runtime.cores import available_cores
-from dataservice.runtime.exposure import check_exposure, is_loopback
+from dataservice.runtime.exposure import is_loopback
 from dataservice.worker.server import WorkerServer
 
 
@@ -57,7 +57,7 @@ def test_gc_interval_of_zero_is_minimal_and_timeout_of_minus_one_is_never() -> N
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"port": -1}, "port must be an integer >= 0, got -1"),
+        ({"port": -1}, "port must be an integer from 0 to 65535, got -1"),
         ({"port": 65_536}, "got 65536"),
         ({"port": "5050"}, "got '5050'"),
         ({"port": True}, "got True"),
@@ -125,7 +125,7 @@ def test_worker_config_without_dispatcher_address_is_refused() -> None:
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.9.1", "::1", "[::1]", "localhost"])
 def test_loopback_host_needs_neither_tls_nor_consent(host: str) -> None:
     assert is_loopback(host)
-    check_exposure(host, has_tls=False, insecure_network=False)
+    DispatcherConfig(host=host)
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "example.org", "127.0.0.1.evil"])

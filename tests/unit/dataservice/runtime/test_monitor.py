@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -162,3 +163,19 @@ def test_host_that_the_network_reaches_needs_tls_or_consent(subject: Subject) ->
     with pytest.raises(InvalidArgumentError, match="insecure_network"):
         HttpMonitor(subject, token="secret", host="0.0.0.0", start=False)
     HttpMonitor(subject, token="secret", host="0.0.0.0", insecure_network=True, start=False)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"port": 70_000}, "port must be an integer from 0 to 65535, got 70000"),
+        ({"port": "1"}, "port must be an integer from 0 to 65535, got '1'"),
+        ({"host": ""}, "host must be a non-empty string"),
+        ({"token": 5}, "token must be None or text, got int"),
+        ({"tls_cert_path": "a.pem"}, "go together"),
+        ({"insecure_network": "yes"}, "insecure_network"),
+    ],
+)
+def test_wrong_setting_is_named(subject: Subject, settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=re.escape(said)):
+        HttpMonitor(subject, start=False, **settings)
