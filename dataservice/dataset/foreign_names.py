@@ -18,7 +18,7 @@ _REMEDIES: Final = {
     "from_pandas": "write from_table(pyarrow.Table.from_pandas(frame))",
     "from_tensors": "from_numpy takes a dict of arrays, of one row each here",
     "get_single_element": "take next(iter(dataset)), a record batch",
-    "ignore_errors": 'say on_error="skip" to map, filter or distribute',
+    "ignore_errors": 'say on_error="skip" to from_csv, map, filter or distribute',
     "make_initializable_iterator": _OLD_ITERATOR,
     "make_one_shot_iterator": _OLD_ITERATOR,
     "options": _OPTIONS,
