@@ -330,6 +330,8 @@ def test_early_stopping_stops_after_patience_epochs_without_improvement() -> Non
         ps.callbacks.EarlyStopping(mode="best")
     with pytest.raises(InvalidArgumentError, match="val_loss"):
         ps.callbacks.EarlyStopping().on_epoch_end(0, {"loss": 1.0})
+    with pytest.raises(ValueError, match=r"the logs have \['loss', 'val_auc'\]$"):
+        ps.callbacks.EarlyStopping("val_acu").on_epoch_end(0, {"loss": 1.0, "val_auc": 0.5})
 
 
 def test_early_stopping_exposes_best_epoch_and_wait() -> None:
