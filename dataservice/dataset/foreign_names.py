@@ -33,6 +33,8 @@ _REMEDIES: Final = {
     "save": "dataservice.save(dataset, path, service) writes on the data workers",
     "scan": "functions see no rows but those they are given: go over numpy() in a loop",
     "snapshot": "cache(path) keeps elements here, dataservice.save(...) writes a snapshot",
+    "to_pandas": "write to_table().to_pandas()",
+    "to_parquet": "give each batch to a pyarrow.parquet.ParquetWriter, or dataservice.save(...)",
     "take_while": "filter leaves rows out; to end at one, break out of a loop over numpy()",
     "unique": "compute over to_table(), for example with group_by",
     "window": "batch(n) makes elements of n rows; group_by_window gathers by a key",
