@@ -339,5 +339,5 @@ def _explained(path: str, where: str, column: str, error: BaseException) -> Data
         )
     return SchemaError(
         f"{path!r}, {where}: column {column} has a value of another type ({message}); "
-        "correct the file, or state the types with schema=, such as pa.string() to parse it in map"
+        "correct the file, parse the column as strings in map, or state the types with schema="
     )
