@@ -17,10 +17,11 @@ _MESSAGE_CHARS: Final = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Omitted:
-    """Counts of the rows that a function failed on, and of the splits that could not be read.
+    """Counts of the rows that a function failed on, and of what sources could not read.
 
     A split is left out from its first unreadable row on. `source_rows` counts the rows left out of
-    those splits whose number of rows is known without reading. `files` holds each path once.
+    those splits whose number of rows is known without reading, and rows left out by themselves.
+    `files` holds each path once.
     """
 
     function_rows: int = 0
@@ -47,8 +48,13 @@ class Omitted:
             messages=(message[:_MESSAGE_CHARS],),
         )
 
+    @classmethod
+    def of_rows(cls, path: str, rows: int, message: str) -> Omitted:
+        """Returns the value for `rows` rows of a file that are left out, but not what follows."""
+        return cls(source_rows=rows, files=(path,), messages=(message[:_MESSAGE_CHARS],))
+
     def __bool__(self) -> bool:
-        return bool(self.function_rows or self.splits)
+        return bool(self.function_rows or self.source_rows or self.splits)
 
     def __add__(self, other: Omitted) -> Omitted:
         return Omitted(
@@ -79,9 +85,10 @@ class Omitted:
         parts = []
         if self.function_rows:
             parts.append(f"{self.function_rows:,} rows that a function failed on")
-        if self.splits:
-            known = f" with {self.source_rows:,} known rows" if self.source_rows else ""
-            parts.append(f"{self.splits:,} parts of sources{known} that could not be read")
+        unread = [f"{self.source_rows:,} rows"] if self.source_rows else []
+        unread += [f"{self.splits:,} parts"] if self.splits else []
+        if unread:
+            parts.append(f"{' and '.join(unread)} of sources that could not be read")
         return " and ".join(parts) or "nothing"
 
     def to_json(self) -> dict[str, Any]:

@@ -82,7 +82,7 @@ FOREIGN: Final = {
     "get_single_element": "take next(iter(dataset)), a record batch",
     "group_by_reducer": _TABLE,
     "group_by_window": _METHOD,
-    "ignore_errors": 'say on_error="skip" to map, filter or distribute',
+    "ignore_errors": 'say on_error="skip" to from_csv, map, filter or distribute',
     "load": _METHOD,
     "make_batched_features_dataset": _EXAMPLES,
     "make_csv_dataset": "write Dataset.from_csv(paths)",

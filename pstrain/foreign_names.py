@@ -199,6 +199,7 @@ INITIALIZERS: Final = {
 MODELS: Final = {
     "Sequential": "pstrain.torch.Model(schema, module) takes any torch module",
     "clone_model": "write from_config(model.get_config())",
+    "load": "write from_config(config), then model.load_weights(path)",
     "load_model": "write from_config(config), then model.load_weights(path)",
     "model_from_json": "write from_config(config)",
 }

@@ -22,6 +22,7 @@ from pstrain.consistency import Consistency, consistency_of
 from pstrain.errors import (
     DeadlineExceededError,
     InvalidTypeError,
+    ServerLostError,
     ServerRestartedError,
     UnavailableError,
 )
@@ -270,11 +271,19 @@ class ParameterServerStrategy(Replica):
     def _answer_of(self, ps: int, deadline_s: float, call: Callable[[], T]) -> T:
         """Calls server ``ps`` until it answers; UnavailableError if it has not by the deadline."""
         address = self.parameters.addresses[ps]
+        tasks = "start the cluster's 'ps' tasks, which on a new machine compile kernels first"
+
+        def attempt(_limit_s: float) -> T:  # calls have a time-out of their own
+            try:
+                return call()
+            except ServerLostError as error:
+                # What it advises is for a server that is lost in training.
+                raise UnavailableError(str(error.__cause__ or error)) from error
+
         try:
-            # Calls have a time-out of their own.
             return retry_until(
-                lambda _limit_s: call(),
-                waiting_for=f"parameter server {ps} at {address} (start the cluster's 'ps' tasks)",
+                attempt,
+                waiting_for=f"parameter server {ps} at {address} ({tasks})",
                 timeout_s=max(0.0, deadline_s - time.monotonic()),
                 attempt_timeout_s=self.parameters.config.request_timeout_s,
                 wait=threading.Event().wait,

@@ -153,7 +153,7 @@ class Loop:
             # The epoch before took the last rows of that pass: this one begins the next pass.
             self._run_steps()
         if not progress.totals.steps:
-            raise no_rows(f"epoch {epoch} had no rows to train on", self._plan.source)
+            raise no_rows(f"epoch {epoch + 1} had no rows to train on", self._plan.source)
         self._warn_of_short_pass(epoch)
         logs = progress.totals.logs() | self._validate(epoch)
         progress.end_epoch(logs)

@@ -15,6 +15,7 @@ from typing import Any
 
 from google.protobuf.message import Message
 
+from dataservice.config import DEFAULT_CLIENT_TIMEOUT_MS
 from dataservice.errors import FailedPreconditionError, MissingFileError
 from dataservice.runtime.auth import TlsConfig, resolve_token
 from dataservice.runtime.identity import process_age_s
@@ -25,7 +26,9 @@ from dataservice.wire.worker_list import unfold
 # Set to a wrong path, this must be an error, so that no client goes without TLS silently.
 TLS_CA_ENV = "DATASERVICE_TLS_CA"
 ATTEMPT_TIMEOUT_S = 10.0
-DEFAULT_TIMEOUT_S = 60.0
+# A program that was killed and is started again at once goes back to its position only when its old
+# reader's silence counts as loss.
+DEFAULT_TIMEOUT_S = DEFAULT_CLIENT_TIMEOUT_MS / 1000 + 30.0
 # Well above the duration of a call to a healthy dispatcher.
 PROMPT_REFUSAL_S = 0.1
 MAX_LATE_REFUSALS = 4

@@ -93,7 +93,10 @@ class OmissionLog:
         total = self.total()
         if total and not self._is_announced:
             self._is_announced = True
-            logger.warning("the pass is complete but for %s; the first: %s", total, total.messages)
+            logger.warning(
+                "the pass is complete but for %s, such as: %s; stats()['skipped'] has more",
+                total, total.messages[0],
+            )  # fmt: skip
 
     def announce(self, place: str, message: str) -> None:
         """Logs the first omission at each of the first twenty places; others are only counted."""
@@ -121,6 +124,10 @@ class RunOmissions:
     def split(self, path: str | None, rows: int | None, message: str) -> None:
         """Records that the rest of a split is left out: `rows` rows, None if not known."""
         self._add(Omitted.of_split(path, rows, message), path or message, message)
+
+    def source_rows(self, path: str, rows: int, message: str) -> None:
+        """Records that `rows` rows of a file are left out, but not what follows them."""
+        self._add(Omitted.of_rows(path, rows, message), path, message)
 
     def _add(self, omitted: Omitted, place: str, message: str) -> None:
         self.log.announce(place, message)

@@ -111,11 +111,14 @@ class SourceMethods:
         header: bool = True,
         null_values: Sequence[str] | None = None,
         encoding: str = "utf-8",
+        on_error: str = "raise",
         storage_options: Mapping[str, Any] | None = None,
     ) -> Self:
         """Reads CSV files; types that `schema` does not give are inferred from the first block.
 
-        With header=False the column names are those of `schema`, or f0, f1, ...
+        With header=False the column names are those of `schema`, or f0, f1, ... on_error="skip"
+        leaves out rows with too few or too many values, and counts them in
+        `iterator.stats()["skipped"]`; a file that cannot be read is left out from there on.
         """
         options = _copied(storage_options)
         source = CsvSource(
@@ -126,6 +129,7 @@ class SourceMethods:
             null_values,  # type: ignore[arg-type]
             options,
             encoding=encoding,
+            on_error=on_error,
         )
         return cls(source)
 

@@ -11,6 +11,7 @@ from dataservice.dispatcher import events as ev
 from dataservice.dispatcher.history import JobHistory
 from dataservice.dispatcher.images import image_of
 from dataservice.dispatcher.jobs import Iteration, Job
+from dataservice.dispatcher.lifecycle import history_fact
 from dataservice.dispatcher.state import DispatcherState
 
 
@@ -64,7 +65,7 @@ def _job(job: Job) -> Iterator[ev.Event]:
         created_s=job.created_s,
     )
     if job.history != JobHistory():
-        yield _history_fact(job)
+        yield history_fact(job.job_id, job.history)
 
 
 def _iteration(iteration: Iteration) -> Iterator[ev.Event]:
@@ -89,13 +90,3 @@ def _iteration(iteration: Iteration) -> Iterator[ev.Event]:
             pid=reader.pid,
             owner=reader.owner,
         )
-
-
-def _history_fact(job: Job) -> ev.JobHistoryRestored:
-    history = job.history
-    return ev.JobHistoryRestored(
-        job_id=job.job_id,
-        idle_since_s=history.idle_since_s,
-        endings=tuple((repetition, *programs) for repetition, programs in history.endings.items()),
-        older=history.older.pairs(),
-    )

@@ -305,7 +305,7 @@ class IterationRestored(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobHistoryRestored(Event):
-    """The ended repetitions of a job when the journal was shortened.
+    """The ended repetitions of a job when the journal was shortened, or the job began anew.
 
     `endings` has rows (repetition, programs...), `older` has half-open ranges of repetitions.
     """

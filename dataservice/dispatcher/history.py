@@ -41,6 +41,12 @@ class JobHistory:
     def has_ended(self, repetition: int) -> bool:
         return repetition in self.endings or repetition in self.older
 
+    def until(self, repetition: int) -> JobHistory:
+        """Returns the ends of the repetitions before this one."""
+        endings = {ended: by for ended, by in self.endings.items() if ended < repetition}
+        older = ((first, min(end, repetition)) for first, end in self.older.pairs())
+        return JobHistory(endings, Ranges(older))
+
     def count(self) -> int:
         """Returns how many repetitions have ended."""
         return len(self.endings) + len(self.older)

@@ -10,6 +10,7 @@ nobody has read for a while are collected, which frees the job's name.
 from __future__ import annotations
 
 from dataservice.dispatcher import events as ev
+from dataservice.dispatcher.history import JobHistory
 from dataservice.dispatcher.jobs import Job, program_of
 from dataservice.dispatcher.requests import Decision, OpenIteration
 from dataservice.dispatcher.state import DispatcherState
@@ -60,6 +61,26 @@ def recall(job: Job, request: OpenIteration) -> ev.Event:
     """Returns the fact that restores a retired repetition as finished, with no rows to give."""
     return ev.IterationRecalled(
         iteration_id=request.iteration_id, job_id=job.job_id, repetition=request.repetition
+    )
+
+
+def carried_history(state: DispatcherState, job: Job, repetition: int) -> JobHistory:
+    """Returns what stays known of a job that begins anew at this repetition: the ends before it."""
+    history = job.history.until(repetition)
+    for earlier, iteration_id in sorted(job.iterations.items()):
+        iteration = state.iterations[iteration_id]
+        if earlier < repetition and iteration.finished:
+            history.record_end(earlier, iteration.programs)
+    return history
+
+
+def history_fact(job_id: JobId, history: JobHistory) -> ev.JobHistoryRestored:
+    """Returns the fact that gives a job this history."""
+    return ev.JobHistoryRestored(
+        job_id=job_id,
+        idle_since_s=history.idle_since_s,
+        endings=tuple((repetition, *programs) for repetition, programs in history.endings.items()),
+        older=history.older.pairs(),
     )
 
 

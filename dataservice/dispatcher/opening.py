@@ -196,10 +196,8 @@ def _begin(
     if plan is None and request.policy is ShardingPolicy.DYNAMIC:
         raise UnavailableError("the job was deleted while it was being opened; try again")
     facts: list[ev.Event] = []
-    if known is not None and job is None:
-        facts.append(ev.JobDeleted(job_id=known.job_id))
     if job is None:
-        facts.append(_job_created(request))
+        facts += _job_begun(state, request, known)
     elif request.repetition in job.iterations:
         facts.append(ev.IterationCollected(iteration_id=job.iterations[request.repetition]))
     job_id = request.job_id if job is None else job.job_id
@@ -222,6 +220,19 @@ def _begin(
     return facts, OpenAnswer(
         job_id, iteration_id, dataset_id, begun.num_shards, begun.listing, division=division
     )
+
+
+def _job_begun(
+    state: DispatcherState, request: OpenIteration, replaced: Job | None
+) -> list[ev.Event]:
+    """Returns the facts that begin a job, in place of the one of that name if there is one."""
+    created = _job_created(request)
+    if replaced is None:
+        return [created]
+    # Training that goes on from a position has had the repetitions before it.
+    history = lifecycle.carried_history(state, replaced, request.repetition)
+    carried = [lifecycle.history_fact(request.job_id, history)] if history.count() else []
+    return [ev.JobDeleted(job_id=replaced.job_id), created, *carried]
 
 
 def _job_created(request: OpenIteration) -> ev.JobCreated:

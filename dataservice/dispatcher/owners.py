@@ -24,7 +24,7 @@ from dataservice.vocabulary import ReaderId
 
 logger = logging.getLogger(__name__)
 
-_GONE = "the owner of this reader reported that its process was lost"
+_GONE = "the owner of this reader reported that its process has ended or was lost"
 
 Consumed = Mapping[ReaderId, tuple[RowMark, ...]]
 

@@ -157,5 +157,6 @@ def _occupied(state: DispatcherState, iteration: Iteration, readers: tuple[Reade
     return (
         f"repetition {iteration.repetition} of job {_name_of(state, iteration)} is still read by "
         f"{named}, so it cannot go back to a saved position; close these iterators, wait until "
-        "they are missed, or delete the job with `dataservice jobs delete`"
+        "their silence counts as loss (--client-timeout-ms), or delete the job with "
+        "`dataservice jobs delete`"
     )

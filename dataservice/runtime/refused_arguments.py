@@ -17,20 +17,25 @@ Called = TypeVar("Called", bound=Callable[..., Any])
 
 
 def refuse_arguments(
-    what: str, remedies: Mapping[str, str], *, beyond: str = ""
+    what: str, remedies: Mapping[str, str], *, beyond: str = "", twice: str = ""
 ) -> Callable[[Called], Called]:
     """Returns a decorator: the callable ``what`` raises InvalidTypeError for these arguments.
 
     ``remedies``: what to write instead, by argument. ``beyond``: the argument that is reported if
-    there are more positional arguments than the callable takes.
+    there are more positional arguments than the callable takes; ``twice``: if one of them is also
+    given by name, since it was meant for that argument.
     """
 
     def decorate(function: Called) -> Called:
-        most = function.__code__.co_argcount if beyond else sys.maxsize  # type: ignore[attr-defined]
+        code = function.__code__  # type: ignore[attr-defined]
+        most = code.co_argcount if beyond else sys.maxsize
 
         @functools.wraps(function)
         def call(*args: Any, **arguments: Any) -> Any:
-            for name in arguments if len(args) <= most else (beyond,):
+            names = list(arguments) if len(args) <= most else [beyond]
+            if twice and not arguments.keys().isdisjoint(code.co_varnames[: len(args)]):
+                names = [twice]
+            for name in names:
                 if name in remedies:
                     raise InvalidTypeError(f"{what} takes no argument {name!r}: {remedies[name]}")
             return function(*args, **arguments)

@@ -49,9 +49,10 @@ class Monitor:
     def value(self, logs: Mapping[str, float], whose: str) -> float:
         """Returns the value in ``logs``; ValueError, naming the callback ``whose``, if missing."""
         if self.name not in logs:
-            raise InvalidArgumentError(
-                f"{whose} watches {self.name!r}; the logs have {sorted(logs)}"
-            )
+            what = f"{whose} watches {self.name!r}; the logs have {sorted(logs)}"
+            if self.name.startswith("val_") and not any(log.startswith("val_") for log in logs):
+                what += ", and with fit(..., validation_data=...) those of a validation"
+            raise InvalidArgumentError(what)
         return float(logs[self.name])
 
     def is_due(self, epoch: int, params: Mapping[str, Any]) -> bool:

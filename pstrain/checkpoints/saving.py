@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from dataservice.runtime.arguments import limit_s
+from dataservice.runtime.ending import end_with_program
 from pstrain.checkpoints.manifest import PartialCheckpoint
 from pstrain.errors import DataServiceError, DeadlineExceededError
 
@@ -113,12 +114,14 @@ class SavedCheckpoint(str):
             except Exception as error:
                 logger.error("checkpoint %s was not saved: %s", str(self), error)
 
-        # Not a daemon: a program that ends waits for its last checkpoint.
         thread = threading.Thread(target=run, name="checkpoint", daemon=False)
         try:
             thread.start()
         except RuntimeError:  # the system allows no more threads
             self._run(write, written)
+            return
+        # A program that ends waits for its last checkpoint, before the pools that write it end.
+        end_with_program(thread, threading.Thread.join)
 
 
 def save(

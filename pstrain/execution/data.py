@@ -101,7 +101,7 @@ def warn_of_end(what: str, done: int, wanted: str, rule: str) -> None:
 
 
 def no_rows(what: str, source: Any) -> DataError:
-    """Returns the error of ``what``, such as "epoch 0 had no rows to train on", with the reason."""
+    """Returns the error of ``what``, such as "epoch 1 had no rows to train on", with the reason."""
     others = isinstance(source, dataservice.Dataset) and source.is_distributed
     if not others or source.has_private_job:
         return DataError(f"{what}: the dataset is empty; look at its paths and filters")

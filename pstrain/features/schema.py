@@ -21,7 +21,7 @@ from dataservice.runtime.arguments import check_optional, check_text
 from pstrain.errors import DataError, InvalidArgumentError, InvalidTypeError
 from pstrain.features import columns
 from pstrain.features.bags import Bags, is_list, joined
-from pstrain.features.batches import as_batch, batches_of
+from pstrain.features.batches import as_batch, as_table, batches_of
 from pstrain.features.category import Category
 from pstrain.features.moments import Moments
 from pstrain.features.tokens import TokenCounts, Vocabulary
@@ -164,7 +164,7 @@ class FeatureSchema:
         if not isinstance(schema, pa.Schema):
             raise InvalidTypeError(
                 f"from_arrow takes a pyarrow.Schema, got {type(schema).__name__}: a table and a "
-                "Dataset have one as .schema"
+                "Dataset have one as .schema, FeatureSchema.of(frame, label=...) takes a DataFrame"
             )
         if label is not None and label not in schema.names:
             raise InvalidArgumentError(
@@ -185,20 +185,21 @@ class FeatureSchema:
             else:
                 raise InvalidArgumentError(
                     f"column {column.name!r} has type {column.type}, which is not a feature: "
-                    "cast it, or select the other columns"
+                    "cast it to numbers or strings, or select the other columns"
                 )
         return cls(dense=dense, categorical=categorical, label=label)
 
     @classmethod
     def of(cls, source: Any, **options: Any) -> FeatureSchema:
-        """Returns a schema unchanged, or one from a ``pa.Schema`` or an object with ``.schema``."""
+        """Returns a schema unchanged, or one for a ``pa.Schema``, a table, Dataset or DataFrame."""
         if isinstance(source, FeatureSchema):
             return source
+        source = as_table(source)
         schema = source if isinstance(source, pa.Schema) else getattr(source, "schema", None)
         if isinstance(schema, pa.Schema):
             return cls.from_arrow(schema, **options)
         raise InvalidArgumentError(
-            f"expected a FeatureSchema, a pyarrow.Schema or an object with .schema, got "
+            "expected a FeatureSchema, pyarrow.Schema, DataFrame or object with .schema, got "
             f"{type(source).__name__}"
         )
 

@@ -180,7 +180,7 @@ class Model(Weights, Hinting, ABC):
             )
         return self.online
 
-    @refuse_arguments("fit", foreign_arguments.FIT)
+    @refuse_arguments("fit", foreign_arguments.FIT, twice="y")
     def fit(
         self,
         data: Any,

@@ -17,7 +17,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from dataservice import Dataset
-from dataservice.errors import SchemaError, UserFunctionError
+from dataservice.errors import SchemaError, SourceError, UserFunctionError
 from pstrain.errors import DataError, InvalidArgumentError, NotFoundError
 from pstrain.folders import check_writable
 
@@ -31,6 +31,7 @@ _KINDS = {
 # Types that text files cannot be read as; the columns get the type that their first rows suggest.
 _NOT_IN_TEXT = ("halffloat",)
 _TYPES_OF_PROGRAMS = re.compile(r"; [^;]*types with schema=")
+_ROWS_OF_PROGRAMS = re.compile(r"; from_csv\([^;]*leaves out such rows")
 _COLUMNS_OF_PROGRAMS = re.compile(r"; [^;]*columns to read with schema=")
 _COMPRESSIONS = (".gz", ".bz2", ".zst", ".lz4")
 
@@ -111,14 +112,15 @@ def check_types(dataset: Dataset, types: Mapping[str, str], where: str) -> None:
 
 @contextlib.contextmanager
 def replacing_remedy(remedy: str) -> Iterator[None]:
-    """Puts ``remedy`` in place of an argument for programs that a SchemaError of files advises.
+    """Puts ``remedy`` in place of an argument for programs that an error of files advises.
 
     The error becomes a DataError; other errors stay as they are.
     """
     try:
         yield
-    except SchemaError as error:
+    except (SchemaError, SourceError) as error:
         message = _TYPES_OF_PROGRAMS.sub(f"; {remedy}", str(error))
+        message = _ROWS_OF_PROGRAMS.sub("; correct or remove that row", message)
         message = _COLUMNS_OF_PROGRAMS.sub("; rewrite that file, or leave it out", message)
         if message == str(error):
             raise

@@ -1,9 +1,12 @@
-"""Programs that leave servers, readers and coordinators running end by themselves, silently."""
+"""Programs that leave servers, readers, coordinators and saves running end silently."""
 
 from __future__ import annotations
 
+import pathlib
+
 import pytest
 
+import pstrain as ps
 from tests.ports import free_port
 from tests.programs import run_program
 
@@ -82,6 +85,15 @@ TRAINING = """
     print(100)
 """
 
+SAVING = """
+    import sys
+    import pstrain as ps
+
+    table = ps.Variable(ps.initializers.normal()((1_500_000, 16)))  # more pieces than wait at once
+    manager = ps.CheckpointManager(ps.Checkpoint(table=table), sys.argv[1], asynchronous=True)
+    print(manager.save())
+"""
+
 
 @pytest.mark.parametrize(
     "program", [READING, pytest.param(ROUNDS, marks=pytest.mark.long)], ids=["dynamic", "rounds"]
@@ -91,6 +103,13 @@ def test_program_with_open_iterator_and_own_service_ends(program: str) -> None:
     # A busy machine may be told what is waited for, but nothing has failed.
     assert (done.returncode, done.stdout) == (0, "100\n"), done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_program_that_ends_right_after_asynchronous_save_has_saved(tmp_path: pathlib.Path) -> None:
+    done = run_program(SAVING, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "was not saved" not in done.stderr
+    assert done.stdout.strip() == ps.latest_checkpoint(tmp_path)
 
 
 @pytest.mark.parametrize("joins", [True, pytest.param(False, marks=pytest.mark.long)])

@@ -119,3 +119,18 @@ def test_files_deleted_after_planning_are_skipped_and_counted(
     assert len(ids) == len(set(ids))
     assert len(ids) + skipped["source_rows"] == 160_000
     assert skipped["source_rows"] > 0
+
+
+def test_malformed_rows_of_csv_files_are_left_out_by_themselves(
+    cluster: ProcessCluster, tmp_path: pathlib.Path
+) -> None:
+    for file in range(4):
+        rows = [f"{file * 1000 + row},x" for row in range(1000)]
+        rows[500] = "garbage"
+        (tmp_path / f"{file}.csv").write_text("\n".join(["id,y", *rows]) + "\n")
+    dataset = ds.Dataset.from_csv(str(tmp_path))
+    ids, skipped = read(
+        dataset.distribute(ds.ShardingPolicy.DYNAMIC, cluster.target, on_error="skip")
+    )
+    assert sorted(ids) == [row for row in range(4000) if row % 1000 != 500]
+    assert (skipped["source_rows"], skipped["splits"], len(skipped["files"])) == (4, 0, 4)

@@ -21,6 +21,7 @@ from dataservice.dataset.columns import no_rows, require_distinct
 from dataservice.dataset.node import register_node
 from dataservice.dataset.plain_types import plain_schema
 from dataservice.dataset.sources.files import InputFile, first_readable
+from dataservice.dataset.sources.malformed_rows import MalformedRows
 from dataservice.dataset.sources.opening import opened
 from dataservice.dataset.sources.paths import check_paths, check_storage_options
 from dataservice.dataset.sources.read_ahead import LinesFile, ReadAheadBatches
@@ -40,6 +41,7 @@ from dataservice.errors import (
     SchemaError,
     SourceError,
 )
+from dataservice.job_options import ON_ERROR
 from dataservice.runtime.arguments import check_choice, check_true_or_false
 
 _BLOCK_BYTES: Final = 1 << 20
@@ -54,7 +56,8 @@ _OTHER_ENCODING: Final = (
 _NO_DELIMITERS: Final = '"\r\n\0'
 _BAD_VALUE: Final = re.compile(r"In CSV column #(\d+): (?:Row #\d+: )?CSV conversion error to")
 _ROW: Final = re.compile(r"Row #(\d+): ")
-_BAD_ROW: Final = re.compile(r"In CSV column #|CSV parse error: Expected")
+_MALFORMED: Final = "CSV parse error: Expected"
+_BAD_ROW: Final = re.compile(rf"In CSV column #|{_MALFORMED}")
 
 
 @register_node
@@ -63,7 +66,8 @@ class CsvSource(WholeFilesSource):
     """The rows of CSV files; with `schema`, exactly its columns with its types.
 
     By default, columns that are not in the schema are ignored if the user stated the schema, and
-    are an error if it was inferred, also where the inferred schema was filled in afterwards.
+    are an error if it was inferred, also where the inferred schema was filled in afterwards. With
+    `on_error` "skip", a row with another number of values is left out by itself.
     """
 
     kind: ClassVar[str] = "csv"
@@ -94,22 +98,26 @@ class CsvSource(WholeFilesSource):
         _check_delimiter(self.delimiter)
         check_encoding(self.encoding)
         check_true_or_false(header=self.header)
+        check_choice("on_error", self.on_error, ON_ERROR)
         if self.null_values is not None:
             object.__setattr__(self, "null_values", _checked_nulls(self.null_values))
 
     def batches(self, path: str, context: RunContext) -> Generator[pa.RecordBatch, None, None]:
         schema = self._row_schema
         rows_read = 0
+        malformed = MalformedRows(path, header=self.header)
         with (
             self._named_errors(path, schema, lambda: rows_read),
-            self._reader(path, schema, context) as reader,
+            self._reader(path, schema, context, malformed) as reader,
         ):
             if reader is None:
                 return
             self._check_names(path, reader.schema.names)
             for batch in reader:
+                malformed.record(context.omitted)
                 rows_read += batch.num_rows
                 yield batch.select(schema.names)
+            malformed.record(context.omitted)
 
     def empty(self) -> pa.RecordBatch:
         return no_rows(self._row_schema)
@@ -146,7 +154,11 @@ class CsvSource(WholeFilesSource):
 
     @contextlib.contextmanager
     def _reader(
-        self, path: str, schema: pa.Schema | None, context: RunContext
+        self,
+        path: str,
+        schema: pa.Schema | None,
+        context: RunContext,
+        malformed: MalformedRows | None = None,
     ) -> Iterator[ReadAheadBatches | None]:
         """Opens a reader of the file; None for an empty file if no header is expected.
 
@@ -158,13 +170,12 @@ class CsvSource(WholeFilesSource):
                     raise SourceError(f"{path!r} is empty: it has not even a header line")
                 yield None
                 return
-            with contextlib.closing(self._batches(handle, path, schema, context)) as batches:
+            malformed = malformed or MalformedRows(path, header=self.header)
+            options = self._options(schema, context, malformed)
+            with contextlib.closing(self._batches(handle, path, options)) as batches:
                 yield batches
 
-    def _batches(
-        self, handle: Any, path: str, schema: pa.Schema | None, context: RunContext
-    ) -> ReadAheadBatches:
-        options = self._options(schema, context)
+    def _batches(self, handle: Any, path: str, options: tuple[Any, Any, Any]) -> ReadAheadBatches:
 
         def read(file: Any) -> ReadAheadBatches:
             return ReadAheadBatches(LinesFile(file), lambda file: pacsv.open_csv(file, *options))
@@ -185,7 +196,9 @@ class CsvSource(WholeFilesSource):
     def _text(self, handle: Any, path: str) -> Any:
         return in_utf_8(decompressed(handle, path), self.encoding)
 
-    def _options(self, schema: pa.Schema | None, context: RunContext) -> tuple[Any, Any, Any]:
+    def _options(
+        self, schema: pa.Schema | None, context: RunContext, malformed: MalformedRows
+    ) -> tuple[Any, Any, Any]:
         # Otherwise the names in the file are read, so that a file with other names is an error.
         stated = self.schema if self.unexpected_columns == "ignore" else None
         names = None if self.header or stated is None else stated.names
@@ -202,7 +215,11 @@ class CsvSource(WholeFilesSource):
             strings_can_be_null=self.null_values is not None,
         )
         # Otherwise a block might end inside quotes, and the rest of a value be taken for rows.
-        parse = pacsv.ParseOptions(delimiter=self.delimiter, newlines_in_values=True)
+        parse = pacsv.ParseOptions(
+            delimiter=self.delimiter,
+            newlines_in_values=True,
+            invalid_row_handler=malformed if self.on_error == "skip" else None,
+        )
         return read, parse, convert
 
     def _check_names(self, path: str, names: list[str]) -> None:
@@ -314,11 +331,13 @@ def _explained(path: str, where: str, column: str, error: BaseException) -> Data
     if _NO_TEXT in message:
         return SourceError(f"{path!r}, {where}: a text is not UTF-8 ({message}); {_OTHER_ENCODING}")
     if not column:
+        malformed = _MALFORMED in message
         return SourceError(
             f"{path!r} cannot be read as CSV, {where}: {message}; "
             "the file is damaged or cut short, or has another delimiter or number of columns"
+            + ("; from_csv(..., on_error='skip') leaves out such rows" if malformed else "")
         )
     return SchemaError(
         f"{path!r}, {where}: column {column} has a value of another type ({message}); "
-        "correct the file, or state the types with schema="
+        "correct the file, parse the column as strings in map, or state the types with schema="
     )

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from typing import Any
 
 import pytest
 
+import dataservice
 from dataservice.config import DispatcherConfig, WorkerConfig
 from dataservice.errors import InvalidArgumentError
 from dataservice.runtime.cores import available_cores
@@ -29,6 +31,11 @@ def test_config_has_documented_defaults() -> None:
     assert worker().dispatcher_timeout_s == 3_600.0
     assert worker().pipeline_threads == available_cores() >= 1
     assert worker().buffer_bytes == 64 << 20
+
+
+def test_reader_waits_longer_than_the_silence_of_the_one_it_takes_over_from() -> None:
+    waits = inspect.signature(dataservice.distribute).parameters["timeout_s"].default
+    assert waits >= DispatcherConfig().client_timeout_s + 20.0
 
 
 def test_settings_replace_defaults() -> None:

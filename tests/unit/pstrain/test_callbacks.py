@@ -328,8 +328,10 @@ def test_early_stopping_stops_after_patience_epochs_without_improvement() -> Non
     assert stopped_after([3], baseline=2.0) == 0
     with pytest.raises(InvalidArgumentError, match="mode"):
         ps.callbacks.EarlyStopping(mode="best")
-    with pytest.raises(InvalidArgumentError, match="val_loss"):
+    with pytest.raises(InvalidArgumentError, match=r"watches 'val_loss'.*validation_data="):
         ps.callbacks.EarlyStopping().on_epoch_end(0, {"loss": 1.0})
+    with pytest.raises(ValueError, match=r"the logs have \['loss', 'val_auc'\]$"):
+        ps.callbacks.EarlyStopping("val_acu").on_epoch_end(0, {"loss": 1.0, "val_auc": 0.5})
 
 
 def test_early_stopping_exposes_best_epoch_and_wait() -> None:

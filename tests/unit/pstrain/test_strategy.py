@@ -63,3 +63,15 @@ def test_server_that_does_not_answer_in_time_is_unavailable_and_no_longer_a_loss
     with pytest.raises(UnavailableError, match=r"parameter server 0 at h:2 .*silent") as raised:
         strategy._answer_of(0, 0.0, ask)
     assert type(raised.value) is UnavailableError
+
+
+def test_wait_for_server_that_is_starting_gives_no_advice_for_a_lost_one() -> None:
+    strategy: Any = object.__new__(ParameterServerStrategy)
+    strategy.parameters = SimpleNamespace(addresses=["h:2"], config=ParameterConfig())
+
+    def ask() -> None:
+        raise ServerLostError("it is gone: restore a checkpoint") from OSError("refused")
+
+    with pytest.raises(UnavailableError, match=r"start .*'ps' tasks.*: refused$") as raised:
+        strategy._answer_of(0, 0.0, ask)
+    assert "restore" not in str(raised.value)

@@ -14,6 +14,9 @@ import pyarrow as pa
 import pytest
 
 from dataservice.dataset.dataset import Dataset
+from dataservice.dataset.omission_log import OmissionLog
+from dataservice.dataset.stream import RunContext
+from dataservice.dataset.tolerance import tolerant
 from dataservice.errors import InvalidArgumentError, SchemaError, SourceError
 from tests.unit.dataservice.dataset.checkpoint_checker import check_positions, run
 
@@ -181,3 +184,45 @@ def test_csv_error_names_row_and_column(tmp_path: pathlib.Path, last: str, threa
     error, column = (SchemaError, "column 'b' of type int64 ") if "u" in last else (SourceError, "")
     with pytest.raises(error, match=rf"a\.csv'.*, row {rows + 1}: {column}"):
         run(Dataset.from_csv(str(tmp_path / "a.csv"), schema), threads=threads)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("header", [True, False])
+def test_rows_with_other_numbers_of_values_are_left_out_and_counted(
+    tmp_path: pathlib.Path, threads: int, header: bool
+) -> None:
+    rows = [f"{number},x" for number in range(200_000)]  # more than a block
+    bad = {0: "garbage", 9: "1,2,3", 150_000: '\'open, "a,b",,', 199_999: "7"}
+    lines = [bad.get(number, row) for number, row in enumerate(rows)]
+    (tmp_path / "a.csv").write_text("\n".join(["id,y"] * header + ["-1,x", *lines]) + "\n")
+    schema = None if header else pa.schema([("id", pa.int64()), ("y", pa.string())])
+    dataset = Dataset.from_csv(str(tmp_path), schema, header=header, on_error="skip")
+    log = OmissionLog()
+    ids = []
+    with dataset.node.run(RunContext(threads=threads, omitted=log.open_run())) as stream:
+        for batch in stream:
+            ids += batch.column(0).to_pylist()
+    assert ids == [-1, *(number for number in range(200_000) if number not in bad)]
+    total = log.total()
+    assert (total.source_rows, total.splits, len(total.files)) == (len(bad), 0, 1)
+    assert "1 values for 2 columns: 'garbage'" in total.messages[0]
+    if threads == 1:
+        assert "a.csv', row 2: " in total.messages[0]
+
+
+def test_positions_in_csv_file_do_not_count_malformed_rows(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "a.csv").write_text("x,y\n1,2\nbad\n3,4\n5,6\n")
+    (tmp_path / "b.csv").write_text("x,y\nbad\n7,8\n")
+    dataset = Dataset.from_csv(str(tmp_path), on_error="skip")
+    assert dataset.to_table()["x"].to_pylist() == [1, 3, 5, 7]
+    check_positions(dataset)
+    tolerated = Dataset(tolerant(Dataset.from_csv(str(tmp_path)).node))
+    assert tolerated.to_table() == dataset.to_table()
+
+
+def test_error_for_malformed_row_names_remedy(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "a.csv").write_text("x,y\n1,2\nbad\n")
+    with pytest.raises(SourceError, match=r"row 2: .*; from_csv\(\.\.\., on_error='skip'\) leaves"):
+        Dataset.from_csv(str(tmp_path)).to_table()
+    with pytest.raises(InvalidArgumentError, match="on_error"):
+        Dataset.from_csv(str(tmp_path), on_error="ignore")

@@ -307,3 +307,19 @@ def test_failing_rows_are_narrowed_down_without_chained_errors() -> None:
 
     transform = narrowed(fails, "map", RunContext(omitted=OmissionLog().open_run()))
     assert transform(pa.record_batch({"id": range(64)}), lambda: "").num_rows == 0
+
+
+def test_log_at_end_of_pass_says_what_is_missing_with_one_example(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    log = OmissionLog()
+    run = log.open_run("0")
+    run.source_rows("a.csv", 2, "a bad line")
+    run.split("b.csv", None, "torn")
+    run.function_rows(3, "map", "raised")
+    caplog.clear()
+    log.announce_total()
+    assert [record.getMessage() for record in caplog.records] == [
+        "the pass is complete but for 3 rows that a function failed on and 2 rows and 1 parts of "
+        "sources that could not be read, such as: a bad line; stats()['skipped'] has more"
+    ]

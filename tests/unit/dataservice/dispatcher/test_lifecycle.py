@@ -161,6 +161,23 @@ def test_new_run_of_read_repetition_is_refused_naming_its_readers(
     assert len(cluster.state.iterations) == 1
 
 
+@pytest.mark.parametrize("retired", [False, True])
+def test_job_that_begins_anew_at_saved_position_knows_which_repetitions_ended_before(
+    cluster: Cluster, retired: bool
+) -> None:
+    for repetition in range(3 if retired else 1):
+        cluster.epoch(f"r{repetition}", repetition)
+    position = SavedPosition(consumed=Consumed(), origins=("r1",), peers=(), division="")
+    resumed = cluster.open("again", 1, pid=2, position=position, restores=True)
+    assert resumed.job_id == "job-again"
+    cluster.leave("again")
+    cluster.now_s += 60.0
+    with pytest.raises(FailedPreconditionError, match=r"repetition 0 .* by process 1 on host"):
+        cluster.open("new", pid=3, started_s=cluster.now_s - 5.0)
+    (job,) = cluster.state.jobs.values()
+    assert not job.history.has_ended(2), "what came after the position is to come again"
+
+
 def test_late_reader_of_same_run_gets_end_without_notice(cluster: Cluster) -> None:
     for repetition in range(2):
         cluster.epoch(f"r{repetition}", repetition)
@@ -318,5 +335,7 @@ def test_ended_repetition_stays_ended_in_history(repetitions: list[int]) -> None
     for repetition in repetitions:
         history.record_end(repetition, ())
     assert {r for r in range(70) if history.has_ended(r)} == set(repetitions)
+    earlier = history.until(30)
+    assert {r for r in range(70) if earlier.has_ended(r)} == {r for r in repetitions if r < 30}
     assert history.count() == len(set(repetitions))
     assert len(history.endings) <= ENDINGS_KEPT

@@ -58,7 +58,7 @@ def test_windows_of_lost_reader_wait_for_report_of_its_owner() -> None:
     assert count == 1
     check_invariants(service._state)
     assert sorted(lease(service, "r2") + lease(service, "r2")) == [(1, 0), (3, 0)]
-    with pytest.raises(FailedPreconditionError, match="its process was lost"):
+    with pytest.raises(FailedPreconditionError, match="its process has ended or was lost"):
         sync(service, "r1")
     assert service.owners.release("t", {}) == 0
 

@@ -207,6 +207,7 @@ def test_data_frame_is_encoded_like_batch() -> None:
     frame = pandas.DataFrame({"c": [1, 2]}, index=[7, 8])
     assert ONE_PLAIN.encode(frame).ids.tolist() == ONE_PLAIN.encode({"c": [1, 2]}).ids.tolist()
     assert ONE_PLAIN.adapted(frame).categorical["c"].vocabulary is not None
+    assert [*FeatureSchema.of(frame, label=None).categorical] == ["c"], "the index is no feature"
 
 
 def test_unread_entries_of_mapping_need_not_be_columns() -> None:
@@ -255,6 +256,8 @@ def test_feature_schema_is_derived_from_arrow_schema() -> None:
     assert schema.categorical == {name: Category(64) for name in "isbd"}
     assert FeatureSchema.of(schema) is schema
     assert FeatureSchema.of(pa.table({"f": [0.5], "label": [1]})).dense == ("f",)
+    with pytest.raises(TypeError, match=r"got dict: .*FeatureSchema\.of\(frame, label="):
+        FeatureSchema.from_arrow({})  # type: ignore[arg-type]
     with pytest.raises(InvalidArgumentError, match="label column 'label' is not among f, i"):
         FeatureSchema.from_arrow(arrow)
     with pytest.raises(InvalidArgumentError, match="'when' has type timestamp"):

@@ -106,6 +106,12 @@ def test_replacing_remedy_changes_remedy_in_error(tmp_path: pathlib.Path) -> Non
         replacing_remedy(""),
     ):
         open_files(str(tmp_path / "*.csv")).to_table()
+    malformed = write(tmp_path, "c.csv", "x,y\n1,2\n3\n")
+    with (
+        pytest.raises(DataError, match=r"number of columns; correct or remove that row$"),
+        replacing_remedy(""),
+    ):
+        open_files(malformed).to_table()
 
 
 def test_missing_column_error_lists_available_columns(tmp_path: pathlib.Path) -> None:

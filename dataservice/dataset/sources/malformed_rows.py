@@ -1,0 +1,43 @@
+"""Leaves out the rows of a CSV file that have too few or too many values, and counts them.
+
+Arrow finds them, on any of its threads, ahead of the batches that it hands over. Invariant: each
+such row is counted once in a reading of the file.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+import pyarrow.csv as pacsv
+
+from dataservice.dataset.omission_log import RunOmissions
+
+_TEXT_CHARS: Final = 200
+
+
+class MalformedRows:
+    """What Arrow calls with each such row of the file at `path`; `header` if it has a header."""
+
+    def __init__(self, path: str, *, header: bool) -> None:
+        self._path = path
+        self._header = header
+        self._found: deque[pacsv.InvalidRow] = deque()
+
+    def __call__(self, row: pacsv.InvalidRow) -> str:
+        self._found.append(row)
+        return "skip"
+
+    def record(self, omitted: RunOmissions | None) -> None:
+        """Counts the rows that were found since the last call."""
+        found = [self._found.popleft() for _ in range(len(self._found))]
+        if found and omitted is not None:
+            omitted.source_rows(self._path, len(found), self._described(found[0]))
+
+    def _described(self, row: pacsv.InvalidRow) -> str:
+        # Arrow numbers rows only when it reads on one thread.
+        where = "" if row.number is None else f", row {row.number - self._header}"
+        return (
+            f"{self._path!r}{where}: {row.actual_columns} values for {row.expected_columns} "
+            f"columns: {row.text!r:.{_TEXT_CHARS}}"
+        )
