@@ -13,10 +13,10 @@ from typing import Final, NamedTuple, TypeAlias
 
 _STYLE: Final = (
     "body{font:14px/1.4 system-ui,sans-serif;margin:2em;color:#222;background:#fff}"
-    "table{border-collapse:collapse;margin:1em 0}"
+    "table{display:block;overflow-x:auto;border-collapse:collapse;margin:1em 0}"
     "th,td{padding:.2em .8em;border-bottom:1px solid #ddd;text-align:left;white-space:nowrap}"
     "td.number{text-align:right;font-variant-numeric:tabular-nums}"
-    "p{white-space:pre-wrap}"
+    "p{white-space:pre-wrap;overflow-wrap:anywhere}"
     "@media(prefers-color-scheme:dark){body{color:#ddd;background:#181818}"
     "th,td{border-color:#444}}"
 )
@@ -36,10 +36,7 @@ Block: TypeAlias = "str | Table"
 def as_text(blocks: Iterable[Block]) -> str:
     """Formats blocks for a terminal, with an empty line between them."""
     return "\n\n".join(
-        _text_table(block)
-        if isinstance(block, Table)
-        else "\n".join(map(visible, block.split("\n")))
-        for block in blocks
+        _text_table(block) if isinstance(block, Table) else _text_lines(block) for block in blocks
     )
 
 
@@ -52,6 +49,7 @@ def as_page(title: str, blocks: Iterable[Block], *, refresh_s: int) -> str:
     )
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width">'
         f'<meta http-equiv="refresh" content="{refresh_s}">'
         f"<title>{name}</title><style>{_STYLE}</style></head>\n"
         f"<body><h1>{name}</h1>\n{body}\n</body></html>\n"

@@ -47,6 +47,12 @@ def test_page_shows_any_value_as_text() -> None:
     assert page.text.count(name) == 5  # title, heading, paragraph, column and cell
 
 
+def test_page_fits_narrow_windows() -> None:
+    page = as_page("title", [], refresh_s=2)
+    assert '<meta name="viewport" content="width=device-width">' in page
+    assert "table{display:block;overflow-x:auto;" in page
+
+
 def test_page_loads_itself_again() -> None:
     assert '<meta http-equiv="refresh" content="3">' in as_page("title", [], refresh_s=3)
 
