@@ -218,8 +218,7 @@ class HttpMonitor:
         status: dict[str, Any] | None
         try:
             status = self._status()
-        except DataServiceError as error:
-            logger.warning("%s gave no status: %s", self._subject.title, error)
+        except DataServiceError:
             status = None
         try:
             return Answer(200, *exposition(self._subject.metrics(status)))
@@ -233,6 +232,8 @@ class HttpMonitor:
                 try:
                     self._known = self._subject.status()
                 except DataServiceError as error:
+                    if not isinstance(self._known, DataServiceError):
+                        logger.warning("%s gives no status: %s", self._subject.title, error)
                     self._known = error
                 self._asked_s = time.monotonic()
             known = self._known

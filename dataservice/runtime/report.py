@@ -15,7 +15,7 @@ _STYLE: Final = (
     "body{font:14px/1.4 system-ui,sans-serif;margin:2em;color:#222;background:#fff}"
     "table{display:block;overflow-x:auto;border-collapse:collapse;margin:1em 0}"
     "th,td{padding:.2em .8em;border-bottom:1px solid #ddd;text-align:left;white-space:nowrap}"
-    "td.number{text-align:right;font-variant-numeric:tabular-nums}"
+    ".number{text-align:right;font-variant-numeric:tabular-nums}"
     "p{white-space:pre-wrap;overflow-wrap:anywhere}"
     "@media(prefers-color-scheme:dark){body{color:#ddd;background:#181818}"
     "th,td{border-color:#444}}"
@@ -88,14 +88,17 @@ def _aligned(column: Sequence[str]) -> list[str]:
 
 
 def _html_table(table: Table) -> str:
-    heads = "".join(f"<th>{html.escape(title)}</th>" for title in table.titles)
-    rows = "".join(f"<tr>{''.join(map(_html_cell, row))}</tr>\n" for row in table.rows)
-    return f"<table><thead><tr>{heads}</tr></thead><tbody>\n{rows}</tbody></table>"
+    columns = [[row[at] for row in table.rows] for at in range(len(table.titles))]
+    kinds = [' class="number"' if all(map(_is_number, column)) else "" for column in columns]
+    head = _html_row("th", kinds, table.titles)
+    rows = "".join(_html_row("td", kinds, row) + "\n" for row in table.rows)
+    return f"<table><thead>{head}</thead><tbody>\n{rows}</tbody></table>"
 
 
-def _html_cell(value: str) -> str:
-    kind = ' class="number"' if _is_number(value) else ""
-    return f"<td{kind}>{html.escape(value)}</td>"
+def _html_row(tag: str, kinds: Sequence[str], values: Sequence[str]) -> str:
+    cells = zip(kinds, values, strict=True)
+    row = "".join(f"<{tag}{kind}>{html.escape(value)}</{tag}>" for kind, value in cells)
+    return f"<tr>{row}</tr>"
 
 
 def _is_number(value: str) -> bool:

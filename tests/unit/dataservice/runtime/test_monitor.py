@@ -195,6 +195,16 @@ def test_subject_without_status_is_shown_with_its_error(
     assert monitor.answer(Request("/", BEARER)).code == 200
 
 
+def test_loss_of_the_subject_is_logged_once(
+    monitor: HttpMonitor, subject: Subject, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    for error in (UnavailableError("first"), UnavailableError("second"), None):
+        subject.error, clock.now_s = error, clock.now_s + 1.0
+        for page in ("/", "/metrics"):
+            monitor.answer(Request(page, BEARER))
+    assert [record.getMessage() for record in caplog.records] == ["subject gives no status: first"]
+
+
 def test_health_needs_no_token_and_tells_no_names(monitor: HttpMonitor, subject: Subject) -> None:
     subject.error = UnavailableError("nobody at host-7")
     answer = monitor.answer(Request("/healthz"))
