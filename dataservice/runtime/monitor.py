@@ -18,6 +18,7 @@ from urllib.parse import parse_qs, urlsplit
 from dataservice.errors import DataServiceError, FailedPreconditionError, UnimplementedError
 from dataservice.runtime.addresses import format_address
 from dataservice.runtime.auth import TlsConfig, resolve_token, tokens_equal
+from dataservice.runtime.ending import end_with_program
 from dataservice.runtime.exposure import check_listener
 from dataservice.runtime.forking import Origin
 from dataservice.runtime.http_server import Answer, HttpServer, Request
@@ -127,6 +128,7 @@ class HttpMonitor:
                 context = None if self._tls is None else self._tls.server_context()
                 self._server = HttpServer(listen(self._host, self._port), context, self.answer)
                 self._port = self._server.server_address[1]
+                end_with_program(self, lambda monitor: monitor.stop())
 
     def join(self) -> None:
         """Waits until :meth:`stop` is called."""

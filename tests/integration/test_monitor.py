@@ -9,6 +9,7 @@ import shutil
 import socket
 import ssl
 import subprocess
+import sys
 import threading
 import urllib.error
 import urllib.request
@@ -175,6 +176,18 @@ def test_port_in_use_is_refused_and_a_stopped_monitor_frees_it(service: LocalSer
     first.stop()
     with ds.MonitorServer(service.target, port=port) as second:
         assert get(f"{second.url}healthz")[0] == 200
+
+
+def test_monitor_that_is_not_stopped_ends_with_its_program(service: LocalService) -> None:
+    program = (
+        "import sys; import dataservice as ds\n"
+        "class Monitor(ds.MonitorServer):\n"
+        "    def stop(self): super().stop(); print('stopped', flush=True)\n"
+        "kept = Monitor(sys.argv[1])\n"
+    )
+    command = [sys.executable, "-c", program, service.target]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=READY_S, check=True)
+    assert (ended.stdout, ended.stderr) == ("stopped\n", "")
 
 
 def test_monitor_speaks_tls(service: LocalService, tmp_path: pathlib.Path) -> None:
