@@ -12,6 +12,7 @@ from typing import Any, Final
 from dataservice.client.connection import tls_from_environment
 from dataservice.monitoring.status_metrics import status_metrics
 from dataservice.monitoring.status_text import status_report
+from dataservice.runtime.arguments import path_of
 from dataservice.runtime.auth import TlsConfig, resolve_token
 from dataservice.runtime.metrics import Metric
 from dataservice.runtime.monitor import HttpMonitor
@@ -48,6 +49,8 @@ class MonitorServer(HttpMonitor):
         insecure_network: bool = False,
         start: bool = True,
     ) -> None:
+        if tls_ca_path is not None:
+            path_of(tls_ca_path, "tls_ca_path")
         self._dispatcher = _Dispatcher(dispatcher_address, token, tls_ca_path)
         super().__init__(
             self._dispatcher,
@@ -61,28 +64,26 @@ class MonitorServer(HttpMonitor):
         )
 
     def stop(self) -> None:
-        """Refuses further requests and frees the port. Idempotent."""
-        super().stop()
+        """Ends running requests, refuses further ones and frees the port. Idempotent."""
+        # First, so that no request waits for a dispatcher that does not answer.
         self._dispatcher.close()
+        super().stop()
 
 
 class _Dispatcher:
     """The dispatcher at an address, as the subject of a monitor."""
 
+    is_remote = True
+
     def __init__(self, address: str, token: str | None, tls_ca_path: str | None) -> None:
-        self._address, self._token, self._tls_ca_path = parse_target(address), token, tls_ca_path
-        self._rpc: RpcClient | None = None
-        self.title = f"dataservice at {self._address}"
+        tls = TlsConfig.of(None, None, tls_ca_path) or tls_from_environment()
+        service = pb.DESCRIPTOR.services_by_name["Dispatcher"]
+        self._rpc = RpcClient(parse_target(address), service, token=resolve_token(token), tls=tls)
+        self.title = f"dataservice at {self._rpc.address}"
 
     def status(self) -> dict[str, Any]:
-        self._rpc = self._rpc or self._client()
         reply = self._rpc.call("GetStatus", pb.GetStatusRequest(), timeout_s=_CALL_TIMEOUT_S)
         return dict(json.loads(reply.json))
-
-    def _client(self) -> RpcClient:
-        tls = TlsConfig.of(None, None, self._tls_ca_path) or tls_from_environment()
-        service = pb.DESCRIPTOR.services_by_name["Dispatcher"]
-        return RpcClient(self._address, service, token=resolve_token(self._token), tls=tls)
 
     def report(self, status: dict[str, Any]) -> list[Block]:
         return status_report(status)
@@ -91,5 +92,4 @@ class _Dispatcher:
         return status_metrics(status)
 
     def close(self) -> None:
-        if self._rpc is not None:
-            self._rpc.close()
+        self._rpc.close()

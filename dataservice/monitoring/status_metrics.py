@@ -1,7 +1,8 @@
 """Turns a dispatcher's status, from the JSON that it answers, into figures for monitoring systems.
 
-Pure. Invariant: the number of figures does not grow with the number of readers, only with that of
-workers, jobs and repetitions that are under way.
+Pure. Invariants: the number of figures does not grow with the number of readers, only with that of
+workers, repetitions that are under way, and snapshots; no two figures have the same name and
+labels; no label is called ``job`` or ``instance``, which Prometheus keeps for itself.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def _totals(status: Status) -> Iterator[Metric]:
 def _workers(workers: Iterable[Status]) -> Iterator[Metric]:
     labelled = [({"worker": worker["address"]}, worker) for worker in workers]
     for key, name, meaning in (
-        ("busy_share", "worker_busy_share", "share of time that its busiest pipeline computes"),
+        ("busy_share", "worker_busy_ratio", "share of time that its busiest pipeline computes"),
         ("buffered_bytes", "worker_buffered_bytes", "elements that wait for readers"),
         ("windows_leased", "worker_windows_leased", "windows that it has leased"),
     ):
@@ -56,7 +57,14 @@ def _workers(workers: Iterable[Status]) -> Iterator[Metric]:
 
 def _jobs(jobs: Iterable[Status]) -> Iterator[Metric]:
     under_way = [
-        ({"job": job["name"] or job["job_id"], "repetition": str(part["repetition"])}, part)
+        (
+            {
+                "job_id": job["job_id"],
+                "job_name": job["name"],
+                "repetition": str(part["repetition"]),
+            },
+            part,
+        )
         for job in jobs
         for part in job["iterations"]
     ]
@@ -87,23 +95,21 @@ def _wait_share(iteration: Status) -> float:
     return max((reader["wait_share"] for reader in iteration["readers"]), default=0.0)
 
 
-def _rows(iteration: Status) -> float:
-    known = iteration.get("rows_consumed")
-    if known is None:
-        known = sum(reader["rows_consumed"] for reader in iteration["readers"])
-    return float(known)
+def _rows(iteration: Status) -> float | None:
+    # Not the sum over the readers, which goes down when one leaves.
+    return iteration.get("rows_consumed")
 
 
 _GAUGES: Final[tuple[tuple[str, str, Callable[[Status], float | None]], ...]] = (
     ("job_readers", "readers of a repetition of a job", lambda part: len(part["readers"])),
-    ("job_wait_share", "share of time for which its slowest reader waits for data", _wait_share),
+    ("job_wait_ratio", "share of time for which its slowest reader waits for data", _wait_share),
     ("job_windows_planned", "windows that are planned so far", _in_windows("planned")),
     ("job_windows_pending", "windows that nobody has leased yet", _in_windows("pending")),
     ("job_windows_in_flight", "windows that workers have leased", _in_windows("in_flight")),
     ("job_windows_quarantined", "windows that killed workers", _in_windows("quarantined")),
 )
 _COUNTERS: Final[tuple[tuple[str, str, Callable[[Status], float | None]], ...]] = (
-    ("job_rows_consumed_total", "rows that readers have consumed", _rows),
+    ("job_rows_consumed_total", "rows that readers have consumed, under DYNAMIC", _rows),
     ("job_windows_done_total", "windows that were consumed whole", _in_windows("done")),
     (
         "job_rows_skipped_total",
@@ -119,9 +125,9 @@ _COUNTERS: Final[tuple[tuple[str, str, Callable[[Status], float | None]], ...]] 
 
 
 def _snapshots(snapshots: Iterable[Status]) -> Iterator[Metric]:
-    labelled = [
-        ({"snapshot": each["snapshot_id"], "state": each["state"]}, each) for each in snapshots
-    ]
+    labelled = [({"snapshot_id": each["snapshot_id"]}, each) for each in snapshots]
+    states = [Sample(1.0, {**labels, "state": each["state"]}) for labels, each in labelled]
+    yield _gauge("snapshot_state", "1 for the state in which the snapshot is", states)
     for key, name, meaning in (
         ("rows", "snapshot_rows", "rows written"),
         ("size_bytes", "snapshot_size_bytes", "bytes written"),

@@ -7,9 +7,12 @@ Invariant: importing this module does not import that library.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from dataservice.errors import UnimplementedError
+
+# The library's names for it differ between versions.
+_CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Sample(NamedTuple):
@@ -32,13 +35,12 @@ def exposition(metrics: Iterable[Metric]) -> tuple[str, bytes]:
     """Returns the content type and the text; UnimplementedError if the extra is not installed."""
     try:
         from prometheus_client import generate_latest
-        from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
     except ImportError as error:
         raise UnimplementedError(
             "metrics need the package prometheus-client: pip install 'pstrain[metrics]'"
         ) from error
     families = list(_families(metrics))
-    return CONTENT_TYPE_PLAIN_0_0_4, generate_latest(_Collected(families))
+    return _CONTENT_TYPE, generate_latest(_Collected(families))
 
 
 class _Collected:

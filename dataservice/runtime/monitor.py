@@ -1,9 +1,8 @@
-"""A read-only HTTP server for people and monitoring systems: a page, JSON, metrics, health.
+"""A read-only monitor for people and monitoring systems: a page, JSON, metrics, health, over HTTP.
 
 Responsible for who may read what by which path. Must not know what is shown: a subject is asked at
 most once a second, however many read. Invariants: nothing can be changed through it; all but
-``/healthz`` asks for the token, which never travels back and is in no log; each request ends after
-bounded time, and so many are answered at a time.
+``/healthz`` asks for the token, which never travels back and is in no log.
 """
 
 from __future__ import annotations
@@ -11,19 +10,19 @@ from __future__ import annotations
 import hmac
 import json
 import logging
-import socket
-import ssl
 import threading
 import time
-from http.cookies import CookieError, SimpleCookie
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Final, NamedTuple, Protocol, Self
+from typing import Any, Final, Protocol, Self
 from urllib.parse import parse_qs, urlsplit
 
-from dataservice.errors import DataServiceError, UnimplementedError
+from dataservice.errors import DataServiceError, FailedPreconditionError, UnimplementedError
 from dataservice.runtime.addresses import format_address
 from dataservice.runtime.auth import TlsConfig, resolve_token, tokens_equal
+from dataservice.runtime.ending import end_with_program
 from dataservice.runtime.exposure import check_listener
+from dataservice.runtime.forking import Origin
+from dataservice.runtime.http_server import Answer, HttpServer, Request
+from dataservice.runtime.http_server import text_answer as _text
 from dataservice.runtime.listening import listen
 from dataservice.runtime.metrics import Metric, exposition
 from dataservice.runtime.report import Block, as_page
@@ -32,14 +31,11 @@ logger = logging.getLogger(__name__)
 
 REFRESH_S: Final = 2
 _FRESH_S: Final = 1.0
-_REQUEST_TIMEOUT_S: Final = 10.0
-_MAX_REQUESTS: Final = 32
-_COOKIE: Final = "dataservice_monitor"
 _HOW_TO_ENTER: Final = (
     "This asks for the token of the cluster. In a browser, add ?token=TOKEN to the address once; "
     "programs send the header Authorization: Bearer TOKEN. The token is in the file "
-    "~/.local/state/dataservice/token, unless you have set DATASERVICE_TOKEN or "
-    "DATASERVICE_TOKEN_FILE.\n"
+    "~/.local/state/dataservice/token, unless you have set DATASERVICE_TOKEN, "
+    "DATASERVICE_TOKEN_FILE or token=.\n"
 )
 
 
@@ -49,6 +45,10 @@ class Subject(Protocol):
     @property
     def title(self) -> str: ...
 
+    @property
+    def is_remote(self) -> bool:
+        """True if it may be gone while its monitor lives; then health asks for its status."""
+
     def status(self) -> dict[str, Any]:
         """Asks for the status, in JSON form; raises a DataServiceError if it cannot be had."""
 
@@ -57,13 +57,6 @@ class Subject(Protocol):
 
     def metrics(self, status: dict[str, Any] | None) -> list[Metric]:
         """Returns a status as figures; None: it cannot be had, which is a figure too."""
-
-
-class _Answer(NamedTuple):
-    code: int
-    content_type: str
-    body: bytes
-    headers: tuple[tuple[str, str], ...] = ()
 
 
 class HttpMonitor:
@@ -96,12 +89,16 @@ class HttpMonitor:
         self._subject, self._host, self._port = subject, host, port
         self._tls = TlsConfig.of(tls_cert_path, tls_key_path, None)
         self._token = resolve_token(token)
-        # Browsers send cookies to all ports of a host: a stolen one opens no more than this page.
-        self._pass = hmac.digest(self._token.encode(), b"monitor", "sha256").hex()
+        # Browsers send cookies to all ports of a host: a stolen one opens nothing but monitors, and
+        # those of clusters with other tokens keep theirs under other names.
+        self._cookie = f"dataservice_monitor_{self._digest(b'name')[:8]}"
+        self._pass = self._digest(b"monitor")
+        self._origin = Origin()
+        self._life = threading.Lock()
         self._lock = threading.Lock()
         self._asked_s = -_FRESH_S
         self._known: dict[str, Any] | DataServiceError = {}
-        self._server: _Server | None = None
+        self._server: HttpServer | None = None
         self._stopped = threading.Event()
         if start:
             self.start()
@@ -117,28 +114,35 @@ class HttpMonitor:
         return f"{'http' if self._tls is None else 'https'}://{self.address}/"
 
     def start(self) -> None:
-        """Binds the port and serves.
+        """Binds the port and serves; does nothing if it serves already.
 
-        Raises AddressInUseError if the port is taken, InvalidArgumentError if it cannot be opened.
+        Raises AddressInUseError if the port is taken, InvalidArgumentError if it cannot be opened,
+        FailedPreconditionError after :meth:`stop`.
         """
-        context = None if self._tls is None else self._tls.server_context()
-        self._server = _Server(listen(self._host, self._port), context, self)
-        self._port = self._server.server_address[1]
-        threading.Thread(
-            target=self._server.serve_forever, name=f"monitor-{self.address}", daemon=True
-        ).start()
+        with self._life:
+            if self._stopped.is_set():
+                raise FailedPreconditionError(
+                    "a stopped monitor cannot start again; make a new one"
+                )
+            if self._server is None:
+                context = None if self._tls is None else self._tls.server_context()
+                self._server = HttpServer(listen(self._host, self._port), context, self.answer)
+                self._port = self._server.server_address[1]
+                end_with_program(self, lambda monitor: monitor.stop())
 
     def join(self) -> None:
         """Waits until :meth:`stop` is called."""
         self._stopped.wait()
 
     def stop(self) -> None:
-        """Refuses further requests and frees the port. Idempotent."""
-        server, self._server = self._server, None
-        if server is not None:
-            server.shutdown()
-            server.server_close()
-        self._stopped.set()
+        """Ends running requests, refuses further ones and frees the port. Idempotent."""
+        if not self._origin.is_here:
+            return  # a forked child leaves stopping to its parent
+        with self._life:
+            server, self._server = self._server, None
+            if server is not None:
+                server.close()
+            self._stopped.set()
 
     def __enter__(self) -> Self:
         return self
@@ -146,70 +150,80 @@ class HttpMonitor:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def answer(self, target: str, authorization: str, cookies: str) -> _Answer:
-        """Answers a GET of ``target``, a path with its query."""
-        url = urlsplit(target)
+    def answer(self, request: Request) -> Answer:
+        """Answers a GET."""
+        try:
+            url = urlsplit(request.target)
+        except ValueError:
+            return _text(400, "this is not the address of a page\n")
         if url.path == "/healthz":
             return self._health()
-        given = parse_qs(url.query).get("token", [""])[0]
-        if given and tokens_equal(self._token, given):
-            return self._let_in(url.path)
-        if not self._may_read(authorization, cookies):
-            return _text(401, _HOW_TO_ENTER, ("WWW-Authenticate", "Bearer"))
         pages = {"/": self._page, "/status.json": self._json, "/metrics": self._metrics}
+        if self._has_token(url.query):
+            return self._let_in(url.path if url.path in pages else "/")
+        if not self._may_read(request):
+            return _text(401, _HOW_TO_ENTER, ("WWW-Authenticate", "Bearer"))
         if url.path not in pages:
             known = ", ".join([*pages, "/healthz"])
             return _text(404, f"there is no page {url.path!r}, but {known}\n")
         return pages[url.path]()
 
-    def _may_read(self, authorization: str, cookies: str) -> bool:
-        scheme, _, given = authorization.partition(" ")
+    def _digest(self, purpose: bytes) -> str:
+        return hmac.digest(self._token.encode(), purpose, "sha256").hex()
+
+    def _has_token(self, query: str) -> bool:
+        # A token has no spaces, but may have a plus, which people write as it is.
+        given = parse_qs(query.replace("+", "%2B")).get("token", [""])[0]
+        return tokens_equal(self._token, given)
+
+    def _may_read(self, request: Request) -> bool:
+        scheme, _, given = request.authorization.partition(" ")
         if scheme.lower() == "bearer":
             return tokens_equal(self._token, given.strip())
-        try:
-            found = SimpleCookie(cookies).get(_COOKIE)
-        except CookieError:
-            return False
-        return found is not None and tokens_equal(self._pass, found.value)
+        # Not http.cookies, which gives up if another server of the host has set an odd cookie.
+        cookies = (each.strip().partition("=") for each in request.cookies.split(";"))
+        given_passes = [value for name, _, value in cookies if name == self._cookie]
+        return any(tokens_equal(self._pass, each) for each in given_passes)
 
-    def _let_in(self, path: str) -> _Answer:
+    def _let_in(self, path: str) -> Answer:
         """Moves the right to read from the address, which browsers remember, into a cookie."""
-        cookie = f"{_COOKIE}={self._pass}; HttpOnly; SameSite=Strict; Path=/"
-        location = path if path.startswith("/") and not path.startswith("//") else "/"
-        return _Answer(303, "text/plain", b"", (("Set-Cookie", cookie), ("Location", location)))
+        cookie = f"{self._cookie}={self._pass}; HttpOnly; SameSite=Strict; Path=/"
+        if self._tls is not None:
+            cookie += "; Secure"
+        return Answer(303, "text/plain", b"", (("Set-Cookie", cookie), ("Location", path)))
 
-    def _health(self) -> _Answer:
+    def _health(self) -> Answer:
         try:
-            self._status()
+            if self._subject.is_remote:
+                self._status()
         except DataServiceError as error:
             # Not the message, which may name hosts and files: whoever asks has shown no token.
             return _text(503, f"{type(error).__name__}\n")
         return _text(200, "ok\n")
 
-    def _page(self) -> _Answer:
+    def _page(self) -> Answer:
         try:
             blocks, code = self._subject.report(self._status()), 200
         except DataServiceError as error:
             blocks, code = [str(error)], 503
         page = as_page(self._subject.title, blocks, refresh_s=REFRESH_S)
-        return _Answer(code, "text/html; charset=utf-8", page.encode())
+        return Answer(code, "text/html; charset=utf-8", page.encode())
 
-    def _json(self) -> _Answer:
+    def _json(self) -> Answer:
         try:
             value, code = self._status(), 200
         except DataServiceError as error:
             value, code = {"error": str(error)}, 503
-        return _Answer(code, "application/json", json.dumps(value).encode())
+        return Answer(code, "application/json", json.dumps(value).encode())
 
-    def _metrics(self) -> _Answer:
+    def _metrics(self) -> Answer:
         status: dict[str, Any] | None
         try:
             status = self._status()
-        except DataServiceError as error:
-            logger.warning("%s gave no status: %s", self._subject.title, error)
+        except DataServiceError:
             status = None
         try:
-            return _Answer(200, *exposition(self._subject.metrics(status)))
+            return Answer(200, *exposition(self._subject.metrics(status)))
         except UnimplementedError as error:
             return _text(501, f"{error}\n")
 
@@ -220,84 +234,11 @@ class HttpMonitor:
                 try:
                     self._known = self._subject.status()
                 except DataServiceError as error:
+                    if not isinstance(self._known, DataServiceError):
+                        logger.warning("%s gives no status: %s", self._subject.title, error)
                     self._known = error
                 self._asked_s = time.monotonic()
             known = self._known
         if isinstance(known, DataServiceError):
             raise known
         return known
-
-
-def _text(code: int, text: str, *headers: tuple[str, str]) -> _Answer:
-    return _Answer(code, "text/plain; charset=utf-8", text.encode(), headers)
-
-
-class _Server(ThreadingHTTPServer):
-    """Answers each request on a thread of its own, up to a number of them at a time."""
-
-    daemon_threads = True
-    block_on_close = False
-
-    def __init__(
-        self, listener: socket.socket, tls: ssl.SSLContext | None, monitor: HttpMonitor
-    ) -> None:
-        super().__init__(listener.getsockname()[:2], _Handler, bind_and_activate=False)
-        self.socket.close()
-        self.socket = listener
-        self.monitor = monitor
-        self._tls = tls
-        self._free = threading.BoundedSemaphore(_MAX_REQUESTS)
-
-    def finish_request(self, request: Any, client_address: Any) -> None:
-        # On the thread of the request, since a client may be slow to shake hands.
-        request.settimeout(_REQUEST_TIMEOUT_S)
-        if self._tls is None:
-            super().finish_request(request, client_address)
-            return
-        with self._tls.wrap_socket(request, server_side=True) as secured:
-            super().finish_request(secured, client_address)
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        if self._free.acquire(blocking=False):
-            super().process_request(request, client_address)
-        else:
-            self.shutdown_request(request)
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._free.release()
-
-    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002
-        logger.debug("a request of %s was not answered", client_address, exc_info=True)
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: _Server
-    timeout = _REQUEST_TIMEOUT_S
-
-    def do_GET(self) -> None:
-        headers = self.headers
-        answer = self.server.monitor.answer(
-            self.path, headers.get("Authorization", ""), headers.get("Cookie", "")
-        )
-        self.send_response(answer.code)
-        self.send_header("Content-Type", answer.content_type)
-        self.send_header("Content-Length", str(len(answer.body)))
-        self.send_header("Cache-Control", "no-store")
-        self.send_header("X-Content-Type-Options", "nosniff")
-        self.send_header(
-            "Content-Security-Policy",
-            "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'",
-        )
-        for name, value in answer.headers:
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(answer.body)
-
-    def version_string(self) -> str:
-        return "dataservice"
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Logs nothing: requests may have the token in their address."""

@@ -13,10 +13,10 @@ from typing import Final, NamedTuple, TypeAlias
 
 _STYLE: Final = (
     "body{font:14px/1.4 system-ui,sans-serif;margin:2em;color:#222;background:#fff}"
-    "table{border-collapse:collapse;margin:1em 0}"
+    "table{display:block;overflow-x:auto;border-collapse:collapse;margin:1em 0}"
     "th,td{padding:.2em .8em;border-bottom:1px solid #ddd;text-align:left;white-space:nowrap}"
-    "td.number{text-align:right;font-variant-numeric:tabular-nums}"
-    "p{white-space:pre-wrap}"
+    ".number{text-align:right;font-variant-numeric:tabular-nums}"
+    "p{white-space:pre-wrap;overflow-wrap:anywhere}"
     "@media(prefers-color-scheme:dark){body{color:#ddd;background:#181818}"
     "th,td{border-color:#444}}"
 )
@@ -36,10 +36,7 @@ Block: TypeAlias = "str | Table"
 def as_text(blocks: Iterable[Block]) -> str:
     """Formats blocks for a terminal, with an empty line between them."""
     return "\n\n".join(
-        _text_table(block)
-        if isinstance(block, Table)
-        else "\n".join(map(visible, block.split("\n")))
-        for block in blocks
+        _text_table(block) if isinstance(block, Table) else _text_lines(block) for block in blocks
     )
 
 
@@ -52,6 +49,7 @@ def as_page(title: str, blocks: Iterable[Block], *, refresh_s: int) -> str:
     )
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width">'
         f'<meta http-equiv="refresh" content="{refresh_s}">'
         f"<title>{name}</title><style>{_STYLE}</style></head>\n"
         f"<body><h1>{name}</h1>\n{body}\n</body></html>\n"
@@ -90,14 +88,17 @@ def _aligned(column: Sequence[str]) -> list[str]:
 
 
 def _html_table(table: Table) -> str:
-    heads = "".join(f"<th>{html.escape(title)}</th>" for title in table.titles)
-    rows = "".join(f"<tr>{''.join(map(_html_cell, row))}</tr>\n" for row in table.rows)
-    return f"<table><thead><tr>{heads}</tr></thead><tbody>\n{rows}</tbody></table>"
+    columns = [[row[at] for row in table.rows] for at in range(len(table.titles))]
+    kinds = [' class="number"' if all(map(_is_number, column)) else "" for column in columns]
+    head = _html_row("th", kinds, table.titles)
+    rows = "".join(_html_row("td", kinds, row) + "\n" for row in table.rows)
+    return f"<table><thead>{head}</thead><tbody>\n{rows}</tbody></table>"
 
 
-def _html_cell(value: str) -> str:
-    kind = ' class="number"' if _is_number(value) else ""
-    return f"<td{kind}>{html.escape(value)}</td>"
+def _html_row(tag: str, kinds: Sequence[str], values: Sequence[str]) -> str:
+    cells = zip(kinds, values, strict=True)
+    row = "".join(f"<{tag}{kind}>{html.escape(value)}</{tag}>" for kind, value in cells)
+    return f"<tr>{row}</tr>"
 
 
 def _is_number(value: str) -> bool:

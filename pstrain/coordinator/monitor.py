@@ -1,11 +1,12 @@
 """A monitor of a training cluster: its status as a page, as JSON and as metrics, read over HTTP.
 
 Responsible for asking the coordinator and the parameter servers; knows nothing of HTTP. Invariant:
-training never waits for a monitor, and no server is waited for longer than a few seconds.
+training never waits for a monitor, and a monitor waits a few seconds for the servers altogether.
 """
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
@@ -17,7 +18,9 @@ from pstrain.errors import DataServiceError, InvalidTypeError
 from pstrain.strategy import ParameterServerStrategy
 
 # Shorter than the time after which monitoring systems give up on a request.
-_CALL_TIMEOUT_S: Final = 3.0
+_STATUS_TIMEOUT_S: Final = 3.0
+# What a server gets at least, if others have used up that time.
+_CALL_MIN_S: Final = 0.1
 _MAX_CALLS: Final = 16
 
 
@@ -26,10 +29,10 @@ class MonitorServer(HttpMonitor):
 
     ``/`` is a page for people, ``/status.json`` the same for scripts, ``/metrics`` is for
     Prometheus (with the extra ``pstrain[metrics]``), ``/healthz`` answers 200 while this program
-    lives. All but ``/healthz`` ask for the token: as ``?token=`` once, or in the header
-    ``Authorization: Bearer``. Shows closures and trainers once there is a coordinator. Thread-safe.
-    Raises InvalidArgumentError for a host that the network can reach without TLS or
-    ``insecure_network``.
+    lives. All but ``/healthz`` ask for the token, by default the cluster's: as ``?token=`` once, or
+    in the header ``Authorization: Bearer``. Shows closures and trainers once there is a
+    coordinator. Thread-safe. Raises InvalidArgumentError for a host that the network can reach
+    without TLS or ``insecure_network``.
     """
 
     def __init__(
@@ -53,7 +56,7 @@ class MonitorServer(HttpMonitor):
             _Cluster(strategy),
             host=host,
             port=port,
-            token=token,
+            token=getattr(strategy.cluster_resolver, "token", None) if token is None else token,
             tls_cert_path=tls_cert_path,
             tls_key_path=tls_key_path,
             insecure_network=insecure_network,
@@ -65,6 +68,7 @@ class _Cluster:
     """The cluster of a strategy, as the subject of a monitor."""
 
     title = "pstrain"
+    is_remote = False
 
     def __init__(self, strategy: ParameterServerStrategy) -> None:
         self._strategy = strategy
@@ -72,8 +76,14 @@ class _Cluster:
     def status(self) -> dict[str, Any]:
         strategy, coordinator = self._strategy, self._strategy.coordinator
         addresses = strategy.parameters.addresses
+        deadline_s = time.monotonic() + _STATUS_TIMEOUT_S
+
+        def server(ps: int) -> dict[str, Any]:
+            left_s = max(deadline_s - time.monotonic(), _CALL_MIN_S)
+            return {"ps": ps, "address": addresses[ps], **self._holdings(ps, left_s)}
+
         with ThreadPoolExecutor(min(len(addresses), _MAX_CALLS), "monitor-asks") as pool:
-            servers = list(pool.map(self._server, range(len(addresses)), addresses))
+            servers = list(pool.map(server, range(len(addresses))))
         return {
             "session": strategy.session,
             "consistency": str(strategy.consistency),
@@ -84,13 +94,12 @@ class _Cluster:
             "servers": servers,
         }
 
-    def _server(self, ps: int, address: str) -> dict[str, Any]:
-        described: dict[str, Any] = {"ps": ps, "address": address, "holds": None, "error": None}
+    def _holdings(self, ps: int, timeout_s: float) -> dict[str, Any]:
         try:
-            described["holds"] = self._strategy.parameters.status(ps, timeout_s=_CALL_TIMEOUT_S)
+            holds = self._strategy.parameters.status(ps, timeout_s=timeout_s)
         except DataServiceError as error:
-            described["error"] = str(error)
-        return described
+            return {"holds": None, "error": str(error)}
+        return {"holds": holds, "error": None}
 
     def report(self, status: dict[str, Any]) -> list[Block]:
         return status_report(status)

@@ -14,7 +14,7 @@ from pstrain.coordinator import events as ev
 from pstrain.coordinator.orders import RunResult
 from pstrain.coordinator.state import CoordinatorState, Trainer
 from pstrain.coordinator.tracing import Trace
-from pstrain.coordinator.trainer_stats import Load, Record, TrainerTable, table
+from pstrain.coordinator.trainer_stats import Load, Record
 from pstrain.errors import FailedPreconditionError
 
 
@@ -42,15 +42,16 @@ class SchedulerStats:
             "dropped": state.dropped_count,
         }
 
-    def table(self, state: CoordinatorState) -> TrainerTable:
-        """Returns the performance of each trainer."""
+    def observed(self, state: CoordinatorState) -> tuple[dict[int, Record], dict[int, Load], float]:
+        """Returns what `trainer_stats.table` takes, which may be called without the lock."""
         slowest = state.slowest
         live = {
             index: Load(len(trainer.running), trainer.clock - slowest)
             for index, trainer in state.trainers.items()
             if not trainer.is_silenced
         }
-        return table(self._records, live, time.monotonic())
+        records = {index: record.copy() for index, record in self._records.items()}
+        return records, live, time.monotonic()
 
     def begin_trace(self, name_of: Callable[[int], str], runs_max: int) -> Trace:
         """Starts a trace of closures; FailedPreconditionError if one is under way."""

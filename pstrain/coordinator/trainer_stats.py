@@ -6,6 +6,7 @@ number of its runs.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
@@ -87,6 +88,13 @@ class Record:
         self._reports: deque[tuple[float, int]] = deque(maxlen=_REPORTS_REMEMBERED)
         self._busy_since_s = 0.0
 
+    def copy(self) -> Record:
+        """Returns a record of its own that equals this one."""
+        copied = Record()
+        copied.finished, copied._busy_since_s = self.finished, self._busy_since_s
+        copied.seconds, copied._reports = self.seconds.copy(), self._reports.copy()
+        return copied
+
     def begin_work(self, now_s: float) -> None:
         """Notes that an idle trainer has got work."""
         self._busy_since_s = now_s
@@ -124,8 +132,9 @@ def table(records: Mapping[int, Record], live: Mapping[int, Load], now_s: float)
         for trainer in sorted({*records, *live})
     ]
     usual_s = _quantile((s for record in records.values() for s in record.seconds), 0.9)
-    enough = [row for row in rows if row.finished >= _RUNS_MIN]
-    return TrainerTable(row._replace(verdict=_verdict(row, enough, usual_s)) for row in rows)
+    known = (row for row in rows if row.is_live and row.finished >= _RUNS_MIN)
+    medians_s = sorted(row.median_s for row in known)
+    return TrainerTable(row._replace(verdict=_verdict(row, medians_s, usual_s)) for row in rows)
 
 
 def _stats(trainer: int, record: Record, load: Load | None, now_s: float) -> TrainerStats:
@@ -149,7 +158,18 @@ def _quantile(values: Iterable[float], part: float) -> float:
     return ordered[min(int(len(ordered) * part), len(ordered) - 1)] if ordered else 0.0
 
 
-def _verdict(row: TrainerStats, enough: list[TrainerStats], usual_s: float) -> str:
+def _median_of_others(ordered: Sequence[float], mine: float) -> float | None:
+    """Returns the median without one value of ``ordered``; None if there is no other."""
+    mine_at, others = bisect_left(ordered, mine), len(ordered) - 1
+    if others < 1:
+        return None
+    middle = ((others - 1) // 2, others // 2)
+    low, high = (ordered[at + (at >= mine_at)] for at in middle)
+    return (low + high) / 2
+
+
+def _verdict(row: TrainerStats, medians_s: Sequence[float], usual_s: float) -> str:
+    """Judges a trainer; ``medians_s`` are in order, of live trainers that have run enough."""
     if not row.is_live:
         return ""
     # Without a usual time there is nothing to compare with.
@@ -158,8 +178,10 @@ def _verdict(row: TrainerStats, enough: list[TrainerStats], usual_s: float) -> s
             f"silent for {duration_text(row.silent_s)} while it runs {row.running}; "
             f"nine of ten runs take {duration_text(usual_s)} at most"
         )
-    others = [each.median_s for each in enough if each is not row and each.is_live]
-    if row in enough and others and row.median_s > SLOW_TIMES * median(others):
-        times = row.median_s / median(others) if median(others) else float("inf")
+    others_s = None
+    if row.finished >= _RUNS_MIN:
+        others_s = _median_of_others(medians_s, row.median_s)
+    if others_s is not None and row.median_s > SLOW_TIMES * others_s:
+        times = row.median_s / others_s if others_s else float("inf")
         return f"slow: its runs take {times:.1f} times as long as the others'"
     return ""

@@ -9,6 +9,8 @@ import shutil
 import socket
 import ssl
 import subprocess
+import sys
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -18,7 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import dataservice as ds
 import pstrain as ps
-from dataservice.errors import AddressInUseError, InvalidTypeError
+from dataservice.errors import AddressInUseError, DataServiceError, InvalidTypeError
 from dataservice.runtime.auth import resolve_token
 from dataservice.runtime.process import spawn_module
 from dataservice.vocabulary import parse_target
@@ -56,6 +58,11 @@ def figures(url: str) -> dict[tuple[str, ...], float]:
     }
 
 
+def threads() -> str:
+    """Returns the names of this program's threads."""
+    return " ".join(each.name for each in threading.enumerate())
+
+
 @pytest.fixture(scope="module")
 def service() -> Iterator[LocalService]:
     """A service whose one job was read to its end."""
@@ -81,7 +88,8 @@ def test_metrics_follow_the_dispatcher(monitor: ds.MonitorServer, service: Local
     wait_until(has_told_all, "the worker's rows")
     told = figures(monitor.url)
     assert told["dataservice_dispatcher_up",] == told["dataservice_workers",] == 1.0
-    assert told["dataservice_job_rows_consumed_total", JOB, "0"] == ROWS
+    rows = {key[2:]: value for key, value in told.items() if "job_rows_consumed" in key[0]}
+    assert rows == {(JOB, "0"): ROWS}
 
 
 def test_json_is_what_the_status_command_prints(
@@ -170,6 +178,18 @@ def test_port_in_use_is_refused_and_a_stopped_monitor_frees_it(service: LocalSer
         assert get(f"{second.url}healthz")[0] == 200
 
 
+def test_monitor_that_is_not_stopped_ends_with_its_program(service: LocalService) -> None:
+    program = (
+        "import sys; import dataservice as ds\n"
+        "class Monitor(ds.MonitorServer):\n"
+        "    def stop(self): super().stop(); print('stopped', flush=True)\n"
+        "kept = Monitor(sys.argv[1])\n"
+    )
+    command = [sys.executable, "-c", program, service.target]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=READY_S, check=True)
+    assert (ended.stdout, ended.stderr) == ("stopped\n", "")
+
+
 def test_monitor_speaks_tls(service: LocalService, tmp_path: pathlib.Path) -> None:
     tls = new_certificate(tmp_path)
     settings = {"tls_cert_path": tls.cert_path, "tls_key_path": tls.key_path}
@@ -204,6 +224,32 @@ def test_training_cluster_is_shown_with_closures_trainers_and_lost_servers(
         wait_until(lambda: figures(monitor.url)["pstrain_ps_up", "0"] == 0.0, "a lost server")
         assert "parameter server 0" in get(monitor.url)[1]
         coordinator.close()
+
+
+def test_stop_waits_for_no_dispatcher_that_does_not_answer() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as frozen:
+        monitor = ds.MonitorServer(f"127.0.0.1:{frozen.getsockname()[1]}")
+        host, port = monitor.address.split(":")
+        with socket.create_connection((host, int(port)), timeout=READY_S) as client:
+            client.sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
+            wait_until(lambda: "process_request" in threads(), "a request under way")
+            monitor.stop()
+        wait_until(lambda: "process_request" not in threads(), "the end of the request")
+
+
+def test_monitor_names_a_file_of_certificates_that_is_missing(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(DataServiceError, match=r"missing\.pem"):
+        ds.MonitorServer("127.0.0.1:1", tls_ca_path=str(tmp_path / "missing.pem"))
+
+
+def test_monitor_of_training_asks_for_the_token_of_the_cluster(
+    breakable: ps.LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    strategy = ps.ParameterServerStrategy(breakable.resolver)
+    monkeypatch.setattr(breakable.resolver, "token", "of-the-cluster", raising=False)
+    with ps.MonitorServer(strategy) as monitor:
+        assert get(f"{monitor.url}status.json")[0] == 401
+        assert get(f"{monitor.url}status.json", token="of-the-cluster")[0] == 200
 
 
 def test_monitor_of_training_needs_a_strategy() -> None:

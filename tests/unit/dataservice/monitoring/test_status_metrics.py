@@ -65,7 +65,7 @@ def test_dispatcher_without_answer_is_down_and_tells_nothing_else() -> None:
 
 
 def test_status_is_told_in_totals_by_worker_and_by_repetition_of_a_job() -> None:
-    train, unnamed = ("train", "2"), ("j2", "0")
+    train, unnamed = ("j1", "train", "2"), ("j2", "", "0")
     figures = {name.removeprefix("dataservice_"): value for name, value in _by_name().items()}
     assert figures == {
         "dispatcher_up": {(): 1.0},
@@ -73,19 +73,19 @@ def test_status_is_told_in_totals_by_worker_and_by_repetition_of_a_job() -> None
         "clients": {(): 4.0},
         "datasets": {(): 3.0},
         "jobs": {(): 2.0},
-        "worker_busy_share": {("h:1",): 0.5},
+        "worker_busy_ratio": {("h:1",): 0.5},
         "worker_buffered_bytes": {("h:1",): 8.0},
         "worker_windows_leased": {("h:1",): 2.0},
         "worker_rows_sent_total": {("h:1",): 40.0},
         "job_readers": {train: 2.0, unnamed: 2.0},
-        "job_wait_share": {train: 0.75, unnamed: 0.25},
+        "job_wait_ratio": {train: 0.75, unnamed: 0.25},
         "job_windows_planned": {train: 9.0},
         "job_windows_pending": {train: 3.0},
         "job_windows_in_flight": {train: 2.0},
         "job_windows_quarantined": {train: 1.0},
         "job_windows_done_total": {train: 4.0},
         "job_windows_lost_total": {train: 1.0},
-        "job_rows_consumed_total": {train: 77.0, unnamed: 10.0},
+        "job_rows_consumed_total": {train: 77.0},
         "job_rows_skipped_total": {train: 7.0, unnamed: 0.0},
     }
 
@@ -107,14 +107,26 @@ def test_missing_workers_of_a_fixed_list_are_counted() -> None:
     assert _figures({**STATUS, "worker_list": listed})["dataservice_workers_missing",] == 2.0
 
 
-def test_snapshots_are_told_with_their_state() -> None:
+def test_snapshots_are_told_in_the_state_that_they_are_in() -> None:
     saved = {"snapshot_id": "s1", "state": "done", "rows": 6, "size_bytes": 7, "windows_done": 8}
     figures = _figures({**STATUS, "snapshots": [saved]})
-    assert figures["dataservice_snapshot_rows", "s1", "done"] == 6.0
-    assert figures["dataservice_snapshot_size_bytes", "s1", "done"] == 7.0
-    assert figures["dataservice_snapshot_windows_done", "s1", "done"] == 8.0
+    assert figures["dataservice_snapshot_rows", "s1"] == 6.0
+    assert figures["dataservice_snapshot_size_bytes", "s1"] == 7.0
+    assert figures["dataservice_snapshot_windows_done", "s1"] == 8.0
+    assert figures["dataservice_snapshot_state", "s1", "done"] == 1.0
 
 
 def test_counters_and_only_these_are_called_total() -> None:
     for metric in status_metrics(STATUS):
         assert metric.name.endswith("_total") == (metric.kind == "counter"), metric.name
+
+
+def test_job_named_like_the_id_of_another_has_series_of_its_own() -> None:
+    jobs = [{**job, "name": name} for job, name in zip(STATUS["jobs"], ("j2", ""), strict=True)]
+    (readers,) = (m for m in status_metrics({**STATUS, "jobs": jobs}) if "job_readers" in m.name)
+    assert len({tuple(each.labels.values()) for each in readers.samples}) == 2
+
+
+def test_no_label_takes_a_name_of_prometheus() -> None:
+    labels = {name for m in status_metrics(STATUS) for s in m.samples for name in s.labels}
+    assert not labels & {"job", "instance"}

@@ -47,6 +47,20 @@ def test_page_shows_any_value_as_text() -> None:
     assert page.text.count(name) == 5  # title, heading, paragraph, column and cell
 
 
+def test_page_aligns_columns_of_numbers_right() -> None:
+    table = Table(("name", "rows"), [("1a", "1"), ("b", "-")])
+    page = as_page("title", [table], refresh_s=2)
+    assert '<tr><th>name</th><th class="number">rows</th></tr>' in page
+    assert '<tr><td>1a</td><td class="number">1</td></tr>' in page
+    assert '<tr><td>b</td><td class="number">-</td></tr>' in page
+
+
+def test_page_fits_narrow_windows() -> None:
+    page = as_page("title", [], refresh_s=2)
+    assert '<meta name="viewport" content="width=device-width">' in page
+    assert "table{display:block;overflow-x:auto;" in page
+
+
 def test_page_loads_itself_again() -> None:
     assert '<meta http-equiv="refresh" content="3">' in as_page("title", [], refresh_s=3)
 

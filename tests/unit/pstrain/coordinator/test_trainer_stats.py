@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from pstrain.coordinator.trainer_stats import RUNS_REMEMBERED, Load, Record, TrainerTable, table
+from statistics import median
+
+from pstrain.coordinator.trainer_stats import (
+    RUNS_REMEMBERED,
+    SLOW_TIMES,
+    Load,
+    Record,
+    TrainerTable,
+    table,
+)
 
 NOW_S = 100.0
 
@@ -41,6 +50,23 @@ def test_trainer_with_longer_runs_is_straggler() -> None:
     made = stats({0: record(*[0.1] * 10), 1: record(*[0.12] * 10), 2: record(*[0.3] * 10)})
     assert [each.trainer for each in made.stragglers] == [2]
     assert made[2].verdict == "slow: its runs take 2.7 times as long as the others'"
+
+
+def test_straggler_is_slow_against_the_median_of_the_others() -> None:
+    durations_s = [0.1, 0.1, 0.2, 0.31, 0.4, 0.5]
+    made = stats({trainer: record(*[s] * 10) for trainer, s in enumerate(durations_s)})
+    for row in made:
+        others_s = median(each.median_s for each in made if each is not row)
+        assert row.is_straggler == (row.median_s > SLOW_TIMES * others_s), row
+
+
+def test_copy_of_a_record_does_not_follow_it() -> None:
+    made = record(0.1, 0.3)
+    copied = made.copy()
+    assert stats({0: copied}) == stats({0: made})
+    made.add_report(99.0, [0.5])
+    assert stats({0: copied}) != stats({0: made})
+    assert copied.finished == len(copied.seconds) == len(copied._reports) == 2
 
 
 def test_few_runs_or_single_trainer_give_no_straggler() -> None:
