@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataservice.dispatcher import events as ev
 from dataservice.dispatcher.jobs import Iteration
-from dataservice.dispatcher.registrations import Dataset
 from dataservice.dispatcher.requests import LeaseWindows, OpenIteration
 from dataservice.dispatcher.state import DispatcherState
 from dataservice.errors import InvalidArgumentError
@@ -17,7 +16,7 @@ from dataservice.ranges import RowMark
 from dataservice.vocabulary import INFINITE_CARDINALITY
 
 
-def check_cached(request: OpenIteration, dataset: Dataset) -> None:
+def check_cached(request: OpenIteration, dataset: ev.DatasetRegistered) -> None:
     """Raises InvalidArgumentError if the request asks for a cache that cannot be served."""
     if not request.options.cross_trainer_cache:
         return

@@ -1,4 +1,4 @@
-"""Jobs, their iterations and their readers: parts of the dispatcher's state.
+"""Jobs and their iterations: parts of the dispatcher's state.
 
 Values that only `state` changes, by applying facts. Invariant: a finished iteration has nothing
 left for any reader.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from dataservice.dispatcher.events import ReaderJoined
 from dataservice.dispatcher.history import JobHistory
 from dataservice.dispatcher.resumption import Resumption
 from dataservice.dispatcher.round_table import RoundTable
@@ -21,19 +22,6 @@ from dataservice.vocabulary import (
     ShardingPolicy,
     WorkerId,
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reader:
-    """A reader; if it is lost, its `owner` states what became of its rows.
-
-    With `owner` "" the rows of a lost reader go to other readers at once.
-    """
-
-    reader_id: ReaderId
-    host: str
-    pid: int
-    owner: str = ""
 
 
 @dataclass(slots=True)
@@ -77,7 +65,7 @@ class Iteration:
     tasks: dict[WorkerId, bool] = field(default_factory=dict)
     shards: list[bool] = field(default_factory=list)
     listing: str = ""
-    readers: dict[ReaderId, Reader] = field(default_factory=dict)
+    readers: dict[ReaderId, ReaderJoined] = field(default_factory=dict)
     finished: bool = False
     programs: tuple[str, ...] = ()
     resumption: Resumption | None = None

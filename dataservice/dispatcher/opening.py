@@ -17,7 +17,6 @@ from dataservice.dispatcher.decide import (
 )
 from dataservice.dispatcher.jobs import Iteration, Job
 from dataservice.dispatcher.plans import WindowPlan
-from dataservice.dispatcher.registrations import Dataset
 from dataservice.dispatcher.requests import Decision, OpenAnswer, OpenIteration
 from dataservice.dispatcher.state import DispatcherState
 from dataservice.errors import (
@@ -60,7 +59,7 @@ def find_iteration(state: DispatcherState, request: OpenIteration) -> Iteration 
     return None if positions.replaces_iteration(iteration, request) else iteration
 
 
-def dataset_to_plan(state: DispatcherState, request: OpenIteration) -> Dataset | None:
+def dataset_to_plan(state: DispatcherState, request: OpenIteration) -> ev.DatasetRegistered | None:
     """Returns the dataset whose sources must be listed before the repetition can begin, if any.
 
     None if the repetition has begun, if it has ended and no position is loaded, or if the policy

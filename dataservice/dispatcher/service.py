@@ -20,6 +20,7 @@ from dataservice.config import (
     POLLS_REFUSED_PER_S,
 )
 from dataservice.dispatcher import decide, leasing, lifecycle, positions, rounds, shares
+from dataservice.dispatcher.events import DatasetRegistered, WorkerRegistered
 from dataservice.dispatcher.jobs import Iteration
 from dataservice.dispatcher.listing_limit import ListingLimit
 from dataservice.dispatcher.long_polls import LongPolls
@@ -27,7 +28,6 @@ from dataservice.dispatcher.opening_handlers import Lister, OpeningHandlers, Pla
 from dataservice.dispatcher.overview import Overview
 from dataservice.dispatcher.owners import OwnerWaits
 from dataservice.dispatcher.presence import Presence
-from dataservice.dispatcher.registrations import Dataset, Worker
 from dataservice.dispatcher.reports import ReaderReport, WorkerReport
 from dataservice.dispatcher.requests import (
     LeaseAnswer,
@@ -134,7 +134,7 @@ class DispatcherService:
             dataset_id: DatasetId = self._commit(decide.register_dataset(self._state, request))
             return dataset_id
 
-    def get_dataset(self, dataset_id: DatasetId) -> Dataset:
+    def get_dataset(self, dataset_id: DatasetId) -> DatasetRegistered:
         with self._transaction():
             return decide.find_dataset(self._state, dataset_id)
 
@@ -227,7 +227,7 @@ class DispatcherService:
 
     def sync_rounds(
         self, request: SyncRounds, report: ReaderReport
-    ) -> tuple[RoundsAnswer, Sequence[Worker]]:
+    ) -> tuple[RoundsAnswer, Sequence[WorkerRegistered]]:
         """Records a consumer's progress and answers how far it may go; also answers all workers."""
         with self._transaction():
             self._renew_reader(request.reader_id, request.iteration_id, report)

@@ -57,7 +57,6 @@ PURE = (
     "dataservice/dispatcher/leasing.py",
     "dataservice/dispatcher/quarantine.py",
     "dataservice/dispatcher/suspicion.py",
-    "dataservice/dispatcher/registrations.py",
     "dataservice/omissions.py",
     "dataservice/dispatcher/caching.py",
     "dataservice/dispatcher/history.py",
