@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dataservice.dispatcher import events as ev
-from dataservice.dispatcher.history import JobHistory
 from dataservice.dispatcher.images import image_of
-from dataservice.dispatcher.jobs import Iteration, Job
+from dataservice.dispatcher.jobs import Iteration, Job, JobHistory
 from dataservice.dispatcher.state import DispatcherState
 
 

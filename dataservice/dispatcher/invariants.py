@@ -6,8 +6,7 @@ ids.
 
 from __future__ import annotations
 
-from dataservice.dispatcher.history import ENDINGS_KEPT, PROGRAMS_KEPT
-from dataservice.dispatcher.jobs import Iteration, Job
+from dataservice.dispatcher.jobs import ENDINGS_KEPT, PROGRAMS_KEPT, Iteration, Job
 from dataservice.dispatcher.round_table import check_rounds
 from dataservice.dispatcher.snapshots import Snapshot
 from dataservice.dispatcher.state import DispatcherState

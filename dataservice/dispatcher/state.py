@@ -16,9 +16,8 @@ from typing import Any, Final
 
 from dataservice.dispatcher import events as ev
 from dataservice.dispatcher import snapshots as saved
-from dataservice.dispatcher.history import PROGRAMS_KEPT, JobHistory
 from dataservice.dispatcher.images import table_of
-from dataservice.dispatcher.jobs import Iteration, Job, program_of
+from dataservice.dispatcher.jobs import PROGRAMS_KEPT, Iteration, Job, JobHistory, program_of
 from dataservice.dispatcher.resumption import Resumption
 from dataservice.dispatcher.round_table import ROUND_FACTS, RoundFact, RoundTable
 from dataservice.dispatcher.windows import WindowTable, settle_accusations

@@ -59,7 +59,6 @@ PURE = (
     "dataservice/dispatcher/suspicion.py",
     "dataservice/omissions.py",
     "dataservice/dispatcher/caching.py",
-    "dataservice/dispatcher/history.py",
     "dataservice/dispatcher/lifecycle.py",
     "dataservice/dispatcher/roster.py",
     "dataservice/dispatcher/shares.py",

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from dataservice.dispatcher import decide, leasing, lifecycle, opening
 from dataservice.dispatcher.compaction import facts_of
-from dataservice.dispatcher.history import ENDINGS_KEPT, JobHistory
 from dataservice.dispatcher.invariants import check_invariants
+from dataservice.dispatcher.jobs import ENDINGS_KEPT, JobHistory
 from dataservice.dispatcher.journal_frames import decode_frame, encode_frame
 from dataservice.dispatcher.plans import WindowPlan
 from dataservice.dispatcher.requests import (
