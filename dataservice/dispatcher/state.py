@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from dataservice.dispatcher import events as ev
-from dataservice.dispatcher import snapshots as saved
 from dataservice.dispatcher.images import table_of
 from dataservice.dispatcher.jobs import PROGRAMS_KEPT, Iteration, Job, JobHistory, program_of
 from dataservice.dispatcher.resumption import Resumption
 from dataservice.dispatcher.round_table import ROUND_FACTS, RoundFact, RoundTable
+from dataservice.dispatcher.snapshots import SNAPSHOT_FACTS, SnapshotFact, Snapshots
 from dataservice.dispatcher.windows import WindowTable, settle_accusations
 from dataservice.dispatcher.worker_iterations import WorkerIterations
 from dataservice.ranges import Ranges
@@ -61,7 +61,7 @@ class DispatcherState:
     iteration_of_reader: dict[ReaderId, IterationId] = field(default_factory=dict)
     departed: OrderedDict[ReaderId, str] = field(default_factory=OrderedDict)
     released_owners: OrderedDict[str, None] = field(default_factory=OrderedDict)
-    snapshots: saved.Snapshots = field(default_factory=saved.Snapshots)
+    snapshots: Snapshots = field(default_factory=Snapshots)
     # Workers whose possible death some window is accused of; derived, may hold too many.
     accused: set[WorkerId] = field(default_factory=set, compare=False)
     worker_iterations: WorkerIterations = field(default_factory=WorkerIterations, compare=False)
@@ -362,7 +362,7 @@ class DispatcherState:
     def _restore_departures(self, event: ev.ReadersDeparted) -> None:
         self.departed.update(event.reasons)
 
-    def _apply_to_snapshot(self, event: ev.Event) -> None:
+    def _apply_to_snapshot(self, event: SnapshotFact) -> None:
         self.snapshots.apply(event)
 
     def _windows_of(self, iteration_id: IterationId) -> WindowTable:
@@ -404,5 +404,5 @@ _APPLY: dict[type[ev.Event], Callable[[DispatcherState, Any], None]] = {
     ev.IterationRestored: DispatcherState._restore_iteration,
     ev.JobHistoryRestored: DispatcherState._restore_history,
     ev.ReadersDeparted: DispatcherState._restore_departures,
-    **dict.fromkeys(saved.FACTS, DispatcherState._apply_to_snapshot),
+    **dict.fromkeys(SNAPSHOT_FACTS, DispatcherState._apply_to_snapshot),
 }
