@@ -104,11 +104,6 @@ class Iteration:
     programs: tuple[str, ...] = ()
     resumption: Resumption | None = None
 
-    @property
-    def is_unread(self) -> bool:
-        """True if the iteration is unfinished and has no readers."""
-        return not self.readers and not self.finished
-
     def workers(self) -> set[WorkerId]:
         """Returns the workers that have tasks, grants, leases, accusations or rounds here."""
         held = set(self.tasks)

@@ -286,11 +286,7 @@ class DispatcherService:
         wall_s = self._wall_clock()
         for job_id in tuple(self._state.jobs):
             self._commit(lifecycle.retire_finished(self._state, job_id, wall_s))
-        iterations, jobs = self._collector.due(self._state, now_s)
-        for iteration_id in iterations:
-            self._commit(lifecycle.collect_iteration(self._state, iteration_id))
-        for job_id in jobs:
-            self._commit(lifecycle.collect_job(self._state, job_id))
+        self._commit(self._collector.collect(self._state, now_s))
 
     # Inside the lock
 

@@ -81,12 +81,6 @@ class DispatcherState:
         places = (i for i, at in self.bound.items() if worker is not None and at == worker.address)
         return next(places, None)
 
-    def unread_iterations(self) -> set[IterationId]:
-        """Returns the unfinished iterations without readers: candidates for collection."""
-        return {
-            iteration.iteration_id for iteration in self.iterations.values() if iteration.is_unread
-        }
-
     def _register_dataset(self, event: ev.DatasetRegistered) -> None:
         self.datasets[event.dataset_id] = event
         self._skip_used_numbers()
