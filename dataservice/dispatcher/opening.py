@@ -29,14 +29,6 @@ from dataservice.vocabulary import AT_MOST_ONCE, EXACTLY_ONCE, ShardingPolicy
 _LISTS_SOURCES = (ShardingPolicy.DYNAMIC, ShardingPolicy.FILE, ShardingPolicy.FILE_OR_DATA)
 
 
-def check_policy(policy: int) -> ShardingPolicy:
-    """Returns the policy of this number; InvalidArgumentError if there is none."""
-    try:
-        return ShardingPolicy(policy)
-    except ValueError:
-        raise InvalidArgumentError(f"unknown sharding policy {policy}") from None
-
-
 def find_iteration(state: DispatcherState, request: OpenIteration) -> Iteration | None:
     """Returns the iteration that the request joins; None if it has to begin, or to begin anew.
 
@@ -44,7 +36,6 @@ def find_iteration(state: DispatcherState, request: OpenIteration) -> Iteration 
     """
     dataset = find_dataset(state, request.dataset_id)
     check_same_plan(dataset, request.fingerprint)
-    check_policy(request.policy)
     check_cached(request, dataset)
     rounds.check_request(request, dataset.cardinality)
     _check_open(request)
@@ -110,8 +101,7 @@ def _job_to_begin(state: DispatcherState, request: OpenIteration) -> Job | None:
 def _job_differences(state: DispatcherState, job: Job, request: OpenIteration) -> list[str]:
     differences = []
     if job.policy != request.policy:
-        now = ShardingPolicy(request.policy).name
-        differences.append(f"policy (existing {job.policy.name}, got {now})")
+        differences.append(f"policy (existing {job.policy.name}, got {request.policy.name})")
     if job.delivery != request.delivery:
         differences.append(f"delivery (existing {job.delivery}, got {request.delivery})")
     differences.extend(job.options.differences(request.options))
@@ -228,7 +218,7 @@ def _job_created(request: OpenIteration) -> ev.JobCreated:
         job_id=request.job_id,
         name=request.job_name,
         dataset_id=request.dataset_id,
-        policy=ShardingPolicy(request.policy),
+        policy=request.policy,
         delivery=request.delivery,
         options=request.options,
         created_s=request.opened_s,

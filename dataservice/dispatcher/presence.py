@@ -34,14 +34,6 @@ class TimedOut(NamedTuple):
     stood_still_s: float = 0.0
 
 
-def least_interval_s(clients: int, heartbeats_per_s: float) -> float:
-    """Returns the shortest interval at which so many clients together keep to `heartbeats_per_s`.
-
-    Clients whose own interval is longer keep it.
-    """
-    return clients / heartbeats_per_s
-
-
 def timeout_s(configured_s: float, interval_s: float) -> float:
     """Returns the silence after which a client that was told `interval_s` is given up."""
     return max(configured_s, INTERVALS_PER_TIMEOUT * interval_s)
@@ -76,8 +68,11 @@ class Presence:
 
     @property
     def interval_s(self) -> float:
-        """The shortest interval between two heartbeats of a client at present."""
-        return least_interval_s(len(self._workers) + len(self._readers), self._heartbeats_per_s)
+        """The shortest interval between two heartbeats of a client at present.
+
+        Clients whose own interval is longer keep it.
+        """
+        return (len(self._workers) + len(self._readers)) / self._heartbeats_per_s
 
     @property
     def worker_timeout_s(self) -> float:
@@ -104,7 +99,7 @@ class Presence:
     ) -> None:
         """Adds the clients known from an earlier process; each counts as just heard of."""
         workers, readers = tuple(workers), tuple(readers)
-        longest_s = least_interval_s(len(workers) + len(readers), self._heartbeats_per_s)
+        longest_s = (len(workers) + len(readers)) / self._heartbeats_per_s
         run_s = self._run_s(now_s)
         for worker_id in workers:
             self._workers.renew(worker_id, run_s + timeout_s(self._worker_timeout_s, longest_s))

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from dataservice.dispatcher import decide, leasing, opening
+from dataservice.dispatcher import decide, leasing, messages, opening
 from dataservice.dispatcher import events as ev
 from dataservice.dispatcher.plans import WindowPlan
 from dataservice.dispatcher.requests import (
@@ -147,7 +147,7 @@ def test_restarted_worker_keeps_iteration_alive() -> None:
 
 def test_unknown_policy_is_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="9"):
-        opening.check_policy(9)
+        messages.sharding_policy(9)
 
 
 @pytest.mark.parametrize(
