@@ -15,7 +15,6 @@ from dataservice.dispatcher import events as ev
 from dataservice.dispatcher.jobs import Iteration
 from dataservice.dispatcher.plans import WindowPlan
 from dataservice.dispatcher.requests import (
-    ALL_WINDOWS,
     Decision,
     Lease,
     LeaseAnswer,
@@ -29,7 +28,7 @@ from dataservice.dispatcher.windows import WindowTable
 from dataservice.errors import FailedPreconditionError, InvalidArgumentError
 from dataservice.ranges import RowMark
 from dataservice.stream_counts import workers_per_reader
-from dataservice.vocabulary import IterationId, ReaderId
+from dataservice.vocabulary import ALL_WINDOWS, IterationId, ReaderId
 
 _NOTHING_EVER = LeaseAnswer((), True)
 _NOTHING_NOW = LeaseAnswer((), False)
