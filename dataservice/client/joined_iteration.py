@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from dataservice.client.connection import DispatcherConnection
-from dataservice.client.read_spec import ReadSpec, open_request, stream_command
+from dataservice.client.read_spec import ReadSpec, open_request
 from dataservice.errors import DataServiceError
 from dataservice.ranges import Consumed
 from dataservice.runtime.frames import decode_schema
@@ -44,7 +44,7 @@ class JoinedIteration:
         `interrupts` may end the wait. `narrow` may remove workers from the reply.
         """
         self._spec = spec
-        self.connection = DispatcherConnection(spec.target, token=spec.token)
+        self.connection = DispatcherConnection(spec.target)
         try:
             self.joined = self.connection.open_iteration(
                 open_request(spec),
@@ -78,8 +78,16 @@ class JoinedIteration:
         return self.joined.num_shards
 
     def stream_command(self) -> dict[str, Any]:
-        """Returns what every stream of this reader tells its worker; see `read_spec`."""
-        return stream_command(self._spec, self.joined)
+        """Returns what every stream tells its worker; each kind of reader adds its own entries."""
+        spec = self._spec
+        return {
+            "iteration": self.id,
+            "reader": self.reader_id,
+            "dataset": self.dataset_id,
+            "policy": int(spec.policy),
+            "epoch": spec.repetition,
+            "options": spec.options.to_json(),
+        }
 
     def base(self, timeout_s: float | None = None) -> tuple[Consumed, tuple[str, ...]]:
         """Returns what readers that have left consumed, and the ids of the present readers.

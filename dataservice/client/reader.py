@@ -28,8 +28,8 @@ from dataservice.client.streams import StreamTable, stop_threads
 from dataservice.client.taken_element import TakenElement
 from dataservice.client.targets import Targets
 from dataservice.client.tasks import TaskMark, TaskTracker
-from dataservice.client.worker_stream import SILENCE_S, StreamEvents, WorkerStream, failure_of
-from dataservice.config import DEFAULT_DISPATCHER_TIMEOUT_MS
+from dataservice.client.worker_stream import StreamEvents, WorkerStream, failure_of
+from dataservice.config import DEFAULT_BUFFER_BYTES, DEFAULT_DISPATCHER_TIMEOUT_MS
 from dataservice.dataset.columns import encoded_bytes
 from dataservice.dataset.omission_log import OmissionLog
 from dataservice.errors import CancelledError, DataServiceError
@@ -64,7 +64,7 @@ class ServiceReader:
         self._spec = spec
         self.statistics = ReadStatistics(omissions)
         self._buffer: ElementBuffer[TakenElement] = ElementBuffer(
-            spec.max_elements, spec.buffer_bytes
+            spec.max_elements, DEFAULT_BUFFER_BYTES
         )
         self._lock = threading.Lock()
         self._wakeup = threading.Condition(self._lock)
@@ -106,16 +106,13 @@ class ServiceReader:
     def _new_session(self) -> ReadSession:
         pacing = Pacing(self.iteration.heartbeat_s, time.monotonic())
         return ReadSession(
+            self._spec,
             self.iteration.reader_id,
             self.iteration.id,
-            self._spec.policy,
             StreamTable(self._open_stream),
             pacing,
-            self._spec.trainer_id,
-            sequenced=self._spec.options.ordered,
             tasks=self._tasks,
             is_in_process=is_served_here,
-            is_shared=self._spec.job_name is not None and not self._spec.options.ordered,
         )
 
     def _new_sequencer(self) -> Sequencer | None:
@@ -232,7 +229,7 @@ class ServiceReader:
             },
             self.iteration.schema,
             StreamEvents(
-                on_open=self._on_open,
+                on_open=self.statistics.record_protocol,
                 on_frame=self._on_frame,
                 on_broken=self._on_broken,
                 on_failure=self._on_failure,
@@ -243,14 +240,10 @@ class ServiceReader:
             ),
             token=self.iteration.connection.token,
             tls=self.iteration.connection.tls,
-            silence_s=SILENCE_S,
             protocol=self._spec.protocol,
         )
         stream.start()
         return stream
-
-    def _on_open(self, stream: WorkerStream, protocol: str) -> None:
-        self.statistics.record_protocol(stream.address, protocol)
 
     def _on_frame(
         self, stream: WorkerStream, header: Header, batch: pa.RecordBatch | None, size_bytes: int
