@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from dataservice.client import quarantine, wait_limits
 from dataservice.client.buffer import ElementBuffer
-from dataservice.client.cutting import cut, new_rows
+from dataservice.client.cutting import TakenElement, cut, new_rows
 from dataservice.client.joined_iteration import RELEASE_TIMEOUT_S, JoinedIteration
 from dataservice.client.pacing import GROUP_S, Pacing
 from dataservice.client.read_spec import ReadSpec
@@ -25,7 +25,6 @@ from dataservice.client.sequence import Sequencer
 from dataservice.client.session import Call, ReadSession
 from dataservice.client.statistics import ReadStatistics
 from dataservice.client.streams import StreamTable, stop_threads
-from dataservice.client.taken_element import TakenElement
 from dataservice.client.targets import Targets
 from dataservice.client.tasks import TaskMark, TaskTracker
 from dataservice.client.worker_stream import StreamEvents, WorkerStream, failure_of

@@ -14,6 +14,7 @@ import time
 
 import pyarrow as pa
 
+from dataservice.client.cutting import TakenElement
 from dataservice.client.joined_iteration import (
     MAX_HEARTBEAT_S,
     RELEASE_TIMEOUT_S,
@@ -24,7 +25,6 @@ from dataservice.client.round_stream import RoundStream
 from dataservice.client.rounds import Answer, Block, Report, RoundPacing, RoundTracker
 from dataservice.client.statistics import ReadStatistics
 from dataservice.client.streams import Slot, StreamTable, stop_threads
-from dataservice.client.taken_element import TakenElement
 from dataservice.client.wait_limits import (
     MissingConsumersWait,
     NoWorkerWait,
