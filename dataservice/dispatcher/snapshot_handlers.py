@@ -69,14 +69,13 @@ class SnapshotHandlers:
         Blocks while sources are listed.
         """
         existing = self._existing(request)
-        if existing is not None:
-            return existing, True
-        # A client whose call timed out may ask again while the first call still lists sources.
-        with self._listing_limit.exclusive(f"dataset {request.dataset_id}"):
-            existing = self._existing(request)
-            if existing is not None:
-                return existing, True
-            return self._begin(request)
+        if existing is None:
+            # A client whose call timed out may ask again while the first call still lists sources.
+            with self._listing_limit.exclusive(f"dataset {request.dataset_id}"):
+                existing = self._existing(request)
+                if existing is None:
+                    return self._begin(request)
+        return existing, True
 
     def _existing(self, request: StartSnapshot) -> SnapshotId | None:
         with self._transaction():
@@ -102,7 +101,12 @@ class SnapshotHandlers:
             marker = self._commit(saving.lease_marker(self._state, request))
             snapshot = saving.find(self._state, request.snapshot_id)
             over = snapshot.is_closed or snapshot.awaits_marker
-            self._record_report(snapshot, request, 0 if over else rows_under_way)
+            if over:
+                self._under_way.pop(snapshot.snapshot_id, None)
+            else:
+                workers = self._under_way.setdefault(snapshot.snapshot_id, {})
+                workers[request.worker_id] = rows_under_way
+            _log_end(snapshot, request)
             return WorkAnswer(leases, over, marker)
 
     def work_for(self, worker_id: WorkerId, active: Sequence[SnapshotId]) -> tuple[SnapshotId, ...]:
@@ -125,20 +129,17 @@ class SnapshotHandlers:
         with self._transaction():
             self._commit(saving.cancel(self._state, snapshot_id))
 
-    def _record_report(self, snapshot: Snapshot, request: WorkOnSnapshot, rows: int) -> None:
-        """Logs the end of a snapshot, and keeps the worker's rows of unfinished windows."""
-        if request.error and snapshot.error == request.error:
-            logger.error(
-                "snapshot %s to %s failed: %s", snapshot.snapshot_id, snapshot.path, request.error
-            )
-        if request.marked:
-            logger.info("snapshot %s to %s is closed", snapshot.snapshot_id, snapshot.path)
-        workers = self._under_way.setdefault(snapshot.snapshot_id, {})
-        workers[request.worker_id] = rows
-        if snapshot.is_closed or snapshot.awaits_marker:
-            del self._under_way[snapshot.snapshot_id]
-
     def _progress(self, snapshot: Snapshot) -> dict[str, Any]:
         under_way = self._under_way.get(snapshot.snapshot_id, {})
         leased = {} if snapshot.windows is None else snapshot.windows.leases
         return saving.progress(snapshot, sum(under_way.get(worker, 0) for worker in leased))
+
+
+def _log_end(snapshot: Snapshot, request: WorkOnSnapshot) -> None:
+    """Logs the end of a snapshot if this request has brought it."""
+    if request.error and snapshot.error == request.error:
+        logger.error(
+            "snapshot %s to %s failed: %s", snapshot.snapshot_id, snapshot.path, request.error
+        )
+    if request.marked:
+        logger.info("snapshot %s to %s is closed", snapshot.snapshot_id, snapshot.path)
