@@ -27,6 +27,7 @@ from dataservice.dispatcher.long_polls import LongPolls
 from dataservice.dispatcher.opening_handlers import Lister, OpeningHandlers, Planner
 from dataservice.dispatcher.overview import Overview
 from dataservice.dispatcher.owners import OwnerWaits
+from dataservice.dispatcher.planning import list_files, plan_snapshot, plan_windows
 from dataservice.dispatcher.presence import Presence
 from dataservice.dispatcher.reports import ReaderReport, WorkerReport
 from dataservice.dispatcher.requests import (
@@ -41,7 +42,11 @@ from dataservice.dispatcher.requests import (
     SyncRounds,
     WorkerPlace,
 )
-from dataservice.dispatcher.snapshot_handlers import UNDIVIDED, SavingSettings, SnapshotHandlers
+from dataservice.dispatcher.snapshot_handlers import (
+    DEFAULT_SNAPSHOTS_PER_WORKER,
+    SnapshotHandlers,
+    SnapshotPlanner,
+)
 from dataservice.dispatcher.soft_state import SoftState
 from dataservice.dispatcher.state_store import StateStore
 from dataservice.dispatcher.worker_set import WorkersUpdate
@@ -83,9 +88,10 @@ class DispatcherService:
     def __init__(
         self,
         *,
-        planner: Planner,
-        lister: Lister = lambda _plan, _policy, _num_shards, _options: "",
-        saving: SavingSettings = UNDIVIDED,
+        planner: Planner = plan_windows,
+        lister: Lister = list_files,
+        snapshot_planner: SnapshotPlanner = plan_snapshot,
+        snapshots_per_worker: int = DEFAULT_SNAPSHOTS_PER_WORKER,
         worker_addresses: Sequence[str] = (),
         journal: Journal | None = None,
         worker_timeout_s: float = 10.0,
@@ -114,7 +120,9 @@ class DispatcherService:
         self.openings = OpeningHandlers(
             self._store, self._soft_state, listing_limit, planner, lister, clock, wall_clock
         )
-        self.snapshots = SnapshotHandlers(self._store, self._renew_worker, saving, listing_limit)
+        self.snapshots = SnapshotHandlers(
+            self._store, self._renew_worker, listing_limit, snapshot_planner, snapshots_per_worker
+        )
         self.owners = OwnerWaits(self._store, owner_timeout_s)
         with self._transaction():
             self._commit(shares.set_worker_list(self._state, worker_addresses))

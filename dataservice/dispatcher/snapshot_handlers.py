@@ -24,17 +24,8 @@ logger = logging.getLogger(__name__)
 DEFAULT_SNAPSHOTS_PER_WORKER: Final = 3
 
 
-class SavingSettings(NamedTuple):
-    """How snapshots are planned, and how many of them a worker writes at once.
-
-    `planner` returns how an encoded plan is cut into windows, None if it is not divided.
-    """
-
-    planner: Callable[[bytes], WindowPlan | None]
-    max_per_worker: int = DEFAULT_SNAPSHOTS_PER_WORKER
-
-
-UNDIVIDED: Final = SavingSettings(lambda _plan: None)
+# From an encoded dataset plan to the plan of its windows; None if it is not divided.
+SnapshotPlanner = Callable[[bytes], WindowPlan | None]
 
 
 class WorkAnswer(NamedTuple):
@@ -46,20 +37,25 @@ class WorkAnswer(NamedTuple):
 
 
 class SnapshotHandlers:
-    """Answers requests about snapshots; `renew_worker` is called inside a transaction."""
+    """Answers requests about snapshots; a worker writes at most `max_per_worker` at once.
+
+    `renew_worker` is called inside a transaction.
+    """
 
     def __init__(
         self,
         store: StateStore,
         renew_worker: Callable[[WorkerId], None],
-        settings: SavingSettings,
         listing_limit: ListingLimit,
+        planner: SnapshotPlanner,
+        max_per_worker: int,
     ) -> None:
         self._state = store.state
         self._transaction, self._commit = store.transaction, store.commit
         self._renew_worker = renew_worker
-        self._settings = settings
         self._listing_limit = listing_limit
+        self._planner = planner
+        self._max_per_worker = max_per_worker
         # Rows written of unfinished windows, by worker. Not journaled.
         self._under_way: dict[SnapshotId, dict[WorkerId, int]] = {}
 
@@ -85,7 +81,7 @@ class SnapshotHandlers:
     def _begin(self, request: StartSnapshot) -> tuple[SnapshotId, bool]:
         with self._transaction():
             plan = saving.dataset_of(self._state, request).plan
-        windows = self._settings.planner(plan)
+        windows = self._planner(plan)
         with self._transaction():
             snapshot_id: SnapshotId = self._commit(saving.start(self._state, request, windows))
             logger.info("snapshot %s is written to %s", snapshot_id, request.path)
@@ -111,7 +107,7 @@ class SnapshotHandlers:
 
     def work_for(self, worker_id: WorkerId, active: Sequence[SnapshotId]) -> tuple[SnapshotId, ...]:
         """Returns the snapshots that a worker has to begin. Runs inside the lock."""
-        return saving.work_for(self._state, worker_id, active, self._settings.max_per_worker)
+        return saving.work_for(self._state, worker_id, active, self._max_per_worker)
 
     def describe(self, snapshot_id: SnapshotId) -> tuple[Task, dict[str, Any]]:
         """Returns a snapshot's task and its progress."""
