@@ -24,7 +24,7 @@ from dataservice.errors import (
     InvalidArgumentError,
     UnavailableError,
 )
-from dataservice.vocabulary import AT_MOST_ONCE, EXACTLY_ONCE, ShardingPolicy
+from dataservice.vocabulary import AT_MOST_ONCE, EXACTLY_ONCE, ReaderId, ShardingPolicy
 
 _LISTS_SOURCES = (ShardingPolicy.DYNAMIC, ShardingPolicy.FILE, ShardingPolicy.FILE_OR_DATA)
 
@@ -123,7 +123,7 @@ def open_iteration(
     """Joins a reader to its repetition, which begins with `plan` if it has not begun yet.
 
     Under a static policy `plan` is the digest of the listed files. A retry with the same reader id
-    joins the reader once. Answers an OpenAnswer.
+    joins the reader once. Answers the notice of an OpenAnswer, which `answer_open` makes of it.
     """
     if request.reader_id in state.departed:
         raise reader_gone(state, request.reader_id)
@@ -138,36 +138,36 @@ def open_iteration(
     needs_notice = is_new and request.position is None and not request.restores
     notice = lifecycle.notice_of_earlier_readers(state, job, request) if needs_notice else ""
     if iteration is None:
-        facts, answer = _begin(state, request, job, plan)
+        facts = _begin(state, request, job, plan)
+        iteration_id, table = request.iteration_id, None
     else:
-        facts, answer = _join_existing(state, request, iteration)
+        facts = positions.join(state, iteration, request)
+        ordering.check_alone(state, iteration, request)
+        iteration_id, table = iteration.iteration_id, iteration.rounds
     if is_new:
         joined = ev.ReaderJoined(
             reader_id=request.reader_id,
-            iteration_id=answer.iteration_id,
+            iteration_id=iteration_id,
             host=request.reader_host,
             pid=request.reader_pid,
             owner=request.owner,
         )
-        table = None if iteration is None else iteration.rounds
-        before, after = rounds.join(table, request, answer.iteration_id)
+        before, after = rounds.join(table, request, iteration_id)
         facts += [*before, joined, *after]
-    return Decision(tuple(facts), answer._replace(notice=notice))
+    return Decision(tuple(facts), notice)
 
 
-def _join_existing(
-    state: DispatcherState, request: OpenIteration, iteration: Iteration
-) -> tuple[list[ev.Event], OpenAnswer]:
-    """Returns the facts and the answer for joining an iteration that has begun."""
-    facts = positions.join(state, iteration, request)
-    ordering.check_alone(state, iteration, request)
-    return facts, OpenAnswer(
+def answer_open(state: DispatcherState, reader_id: ReaderId, notice: str) -> OpenAnswer:
+    """Answers what a reader has joined, from the state to which the facts have been applied."""
+    iteration = state.iterations[state.iteration_of_reader[reader_id]]
+    return OpenAnswer(
         iteration.job_id,
         iteration.iteration_id,
         state.jobs[iteration.job_id].dataset_id,
         len(iteration.shards),
         iteration.listing,
-        division="" if iteration.windows is None else iteration.windows.plan.division,
+        notice,
+        "" if iteration.windows is None else iteration.windows.plan.division,
     )
 
 
@@ -176,12 +176,11 @@ def _begin(
     request: OpenIteration,
     known: Job | None,
     plan: WindowPlan | str | None,
-) -> tuple[list[ev.Event], OpenAnswer]:
-    """Returns the facts and the answer for a new iteration; a retired one is only recalled."""
+) -> list[ev.Event]:
+    """Returns the facts that begin a new iteration; a retired one is only recalled."""
     job = _job_to_begin(state, request)
     if job is not None and request.position is None and lifecycle.is_retired(job, request):
-        answer = OpenAnswer(job.job_id, request.iteration_id, job.dataset_id)
-        return [lifecycle.recall(job, request)], answer
+        return [lifecycle.recall(job, request)]
     if plan is None and request.policy is ShardingPolicy.DYNAMIC:
         raise UnavailableError("the job was deleted while it was being opened; try again")
     facts: list[ev.Event] = []
@@ -191,26 +190,19 @@ def _begin(
         facts.append(_job_created(request))
     elif request.repetition in job.iterations:
         facts.append(ev.IterationCollected(iteration_id=job.iterations[request.repetition]))
-    job_id = request.job_id if job is None else job.job_id
-    iteration_id = request.iteration_id
     begun = ev.IterationCreated(
-        iteration_id=iteration_id,
-        job_id=job_id,
+        iteration_id=request.iteration_id,
+        job_id=request.job_id if job is None else job.job_id,
         repetition=request.repetition,
         num_shards=len(state.worker_list) if request.policy.is_static else 0,
         listing=plan if isinstance(plan, str) else "",
     )
     facts.append(begun)
-    resumed = positions.begin(request, iteration_id, plan)
-    division = ""
+    resumed = positions.begin(request, plan)
     if isinstance(plan, WindowPlan):
-        division = plan.division
-        facts.append(ev.WindowsPlanned(iteration_id=iteration_id, plan=plan))
-        facts.extend(resumed or [ev.RoundOpened(iteration_id=iteration_id)])
-    dataset_id = request.dataset_id if job is None else job.dataset_id
-    return facts, OpenAnswer(
-        job_id, iteration_id, dataset_id, begun.num_shards, begun.listing, division=division
-    )
+        facts.append(ev.WindowsPlanned(iteration_id=request.iteration_id, plan=plan))
+        facts.extend(resumed or [ev.RoundOpened(iteration_id=request.iteration_id)])
+    return facts
 
 
 def _job_created(request: OpenIteration) -> ev.JobCreated:

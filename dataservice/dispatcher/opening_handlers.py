@@ -85,7 +85,8 @@ class OpeningHandlers:
         self, request: OpenIteration, plan: WindowPlan | str | None
     ) -> tuple[OpenAnswer, DatasetRegistered, WorkersUpdate]:
         with self._transaction():
-            answer: OpenAnswer = self._commit(opening.open_iteration(self._state, request, plan))
+            notice = self._commit(opening.open_iteration(self._state, request, plan))
+            answer = opening.answer_open(self._state, request.reader_id, notice)
             self._soft_state.presence.renew_reader(request.reader_id, self._clock())
             dataset = self._state.datasets[answer.dataset_id]
             iteration = self._state.iterations[answer.iteration_id]

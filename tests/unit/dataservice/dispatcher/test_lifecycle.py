@@ -90,9 +90,8 @@ class Cluster:
             restores=restores,
         )
         dynamic = policy is ShardingPolicy.DYNAMIC
-        answer = self.commit(opening.open_iteration(self.state, request, plan if dynamic else None))
-        assert isinstance(answer, OpenAnswer)
-        return answer
+        notice = self.commit(opening.open_iteration(self.state, request, plan if dynamic else None))
+        return opening.answer_open(self.state, reader, str(notice))
 
     def lease(self, reader: str, iteration: str, count: int = 9) -> None:
         request = LeaseWindows(
