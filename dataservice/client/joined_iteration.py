@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -27,21 +27,13 @@ RELEASE_TIMEOUT_S: Final = 2.0
 MAX_HEARTBEAT_S: Final = 1.0
 
 
-def _keep_all(_reply: pb.OpenIterationReply) -> None: ...
-
-
 class JoinedIteration:
     """The iteration that a reader has joined; `close` frees the connection. Thread safe."""
 
-    def __init__(
-        self,
-        spec: ReadSpec,
-        interrupts: HeldInterrupts,
-        narrow: Callable[[pb.OpenIterationReply], None] = _keep_all,
-    ) -> None:
+    def __init__(self, spec: ReadSpec, interrupts: HeldInterrupts) -> None:
         """Joins the iteration; blocks until the dispatcher has answered.
 
-        `interrupts` may end the wait. `narrow` may remove workers from the reply.
+        `interrupts` may end the wait.
         """
         self._spec = spec
         self.connection = DispatcherConnection(spec.target)
@@ -52,7 +44,6 @@ class JoinedIteration:
                 should_stop=interrupts.is_due,
                 made_s=spec.made_s,
             )
-            narrow(self.joined)
             self.schema = decode_schema(self.joined.schema)
         except BaseException:
             self.connection.close()

@@ -70,13 +70,18 @@ class ServiceReader:
         self._closed = False
         self._failure: DataServiceError | None = None
         self._targets = Targets(spec.options, spec.policy, host_identity())
-        self.iteration = JoinedIteration(spec, interrupts, self._targets.narrow)
+        self.iteration = JoinedIteration(spec, interrupts)
+        try:
+            self._targets.narrow(self.iteration.joined)
+            self._sequencer = self._new_sequencer()
+        except BaseException:
+            self.iteration.close()
+            raise
         self.notice = self.iteration.joined.notice  # to be logged with the first element taken
         # In all other cases the reader is alone, or leases say who has which rows.
         self._shares_tasks = not (spec.has_windows or spec.trainer_id or spec.job_name is None)
         self._tasks = self._new_tasks()
         self._session = self._new_session()
-        self._sequencer = self._new_sequencer()
         # Taken before `_lock`, so that elements enter the buffer in their order.
         self._emitting = threading.Lock()
         self._missing_workers = wait_limits.MissingWorkersWait(spec.timeout_s)
@@ -119,11 +124,7 @@ class ServiceReader:
             return None
         position = self._spec.position
         chunk_rows = 0 if position is None else position.chunk_rows
-        try:
-            return Sequencer(self.iteration.base()[0], chunk_rows)
-        except BaseException:
-            self.iteration.close()
-            raise
+        return Sequencer(self.iteration.base()[0], chunk_rows)
 
     @property
     def chunk_rows(self) -> int:

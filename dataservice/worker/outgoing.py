@@ -130,9 +130,7 @@ class FrameSender:
         if frame.header is not None:
             self._channel.send(frame.header)
         elif frame.payload is None:
-            self._channel.send(
-                pack_data(0, 0, frame.spans, divisible=False, more_follows=frame.more_follows)
-            )
+            self._channel.send(_header(frame, 0))
         elif self._channel.shares_memory:
             body = frame.payload
             if not isinstance(body, pa.Buffer):
