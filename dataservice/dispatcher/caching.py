@@ -1,4 +1,4 @@
-"""Decisions about jobs with a cross-trainer cache: which jobs may have one, how windows are taken.
+"""Decisions about jobs with a cross-trainer cache: which jobs may have one, and what it means.
 
 Pure, like `decide`. Rules: the trainers of such a job read one endless sequence per worker, so the
 job has a name by which they find it, one repetition, and neither order nor rounds. Windows go to
@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from dataservice.dispatcher import events as ev
 from dataservice.dispatcher.jobs import Iteration
-from dataservice.dispatcher.requests import LeaseWindows, OpenIteration
+from dataservice.dispatcher.requests import OpenIteration
 from dataservice.dispatcher.state import DispatcherState
 from dataservice.errors import InvalidArgumentError
-from dataservice.ranges import RowMark
 from dataservice.vocabulary import INFINITE_CARDINALITY
 
 
@@ -42,26 +41,3 @@ def check_cached(request: OpenIteration, dataset: ev.DatasetRegistered) -> None:
 def is_cached(state: DispatcherState, iteration: Iteration) -> bool:
     """True if all trainers share what a worker makes of its windows."""
     return state.jobs[iteration.job_id].options.cross_trainer_cache
-
-
-def take_windows(
-    iteration: Iteration, request: LeaseWindows, windows: tuple[int, ...]
-) -> list[ev.Event]:
-    """Returns the facts by which a worker takes windows for good.
-
-    The facts name the first reader as owner, since a lease needs one.
-    """
-    reader_id = next(iter(iteration.readers))
-    leased = ev.WindowsLeased(
-        iteration_id=iteration.iteration_id,
-        reader_id=reader_id,
-        worker_id=request.worker_id,
-        sequence=request.sequence,
-        windows=windows,
-    )
-    consumed = ev.RowsConsumed(
-        iteration_id=iteration.iteration_id,
-        reader_id=reader_id,
-        marks=tuple(RowMark(window, 0, 0, True) for window in windows),
-    )
-    return [leased, consumed]

@@ -9,6 +9,7 @@ shrink, so that all workers share the last rows.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from dataservice.dispatcher import caching, ordering, positions, quarantine, shares
 from dataservice.dispatcher import events as ev
@@ -140,15 +141,24 @@ def _leased(request: LeaseWindows, windows: tuple[int, ...]) -> ev.Event:
 
 
 def _lease_for_all(iteration: Iteration, request: LeaseWindows) -> Decision:
-    """Grants windows that a worker produces once for all trainers; none while there is none."""
+    """Grants windows that a worker produces once for all trainers; none while there is none.
+
+    They are done at once. The facts name the first reader as owner, since a lease needs one.
+    """
     table = iteration.windows
     if table is None or not iteration.readers:
         return Decision((), _NOTHING_NOW)
     chosen = table.candidates(request.reader_id, max(0, request.count))
     if not chosen:
         return Decision((), _NOTHING_NOW)
+    request = replace(request, reader_id=next(iter(iteration.readers)))
+    done = ev.RowsConsumed(
+        iteration_id=request.iteration_id,
+        reader_id=request.reader_id,
+        marks=tuple(RowMark(window, 0, 0, True) for window in chosen),
+    )
     answer = LeaseAnswer(tuple(_lease(table, window) for window in chosen), False)
-    return Decision(tuple(caching.take_windows(iteration, request, chosen)), answer)
+    return Decision((_leased(request, chosen), done), answer)
 
 
 def _grant_size(
