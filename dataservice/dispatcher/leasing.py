@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from dataservice.dispatcher import caching, ordering, positions, quarantine, shares
 from dataservice.dispatcher import events as ev
+from dataservice.dispatcher import ordering, positions, quarantine, shares
 from dataservice.dispatcher.jobs import Iteration
 from dataservice.dispatcher.plans import WindowPlan
 from dataservice.dispatcher.requests import (
@@ -100,7 +100,7 @@ def lease_windows(state: DispatcherState, request: LeaseWindows) -> Decision:
     iteration = state.iterations.get(request.iteration_id)
     if iteration is None or iteration.finished:
         return Decision((), _NOTHING_EVER)
-    if caching.is_cached(state, iteration):
+    if state.jobs[iteration.job_id].options.cross_trainer_cache:
         return _lease_for_all(iteration, request)
     if request.reader_id not in iteration.readers:
         return Decision((), _NOTHING_EVER)
@@ -143,7 +143,8 @@ def _leased(request: LeaseWindows, windows: tuple[int, ...]) -> ev.Event:
 def _lease_for_all(iteration: Iteration, request: LeaseWindows) -> Decision:
     """Grants windows that a worker produces once for all trainers; none while there is none.
 
-    They are done at once. The facts name the first reader as owner, since a lease needs one.
+    Whichever worker asks takes them, and they are done at once: delivery is at most once. The facts
+    name the first reader as owner, since a lease needs one.
     """
     table = iteration.windows
     if table is None or not iteration.readers:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataservice.dispatcher import events as ev
 from dataservice.dispatcher import lifecycle, ordering, positions, rounds, shares
-from dataservice.dispatcher.caching import check_cached
 from dataservice.dispatcher.decide import (
     check_same_plan,
     find_dataset,
@@ -24,7 +23,13 @@ from dataservice.errors import (
     InvalidArgumentError,
     UnavailableError,
 )
-from dataservice.vocabulary import AT_MOST_ONCE, EXACTLY_ONCE, ReaderId, ShardingPolicy
+from dataservice.vocabulary import (
+    AT_MOST_ONCE,
+    EXACTLY_ONCE,
+    INFINITE_CARDINALITY,
+    ReaderId,
+    ShardingPolicy,
+)
 
 _LISTS_SOURCES = (ShardingPolicy.DYNAMIC, ShardingPolicy.FILE, ShardingPolicy.FILE_OR_DATA)
 
@@ -36,7 +41,7 @@ def find_iteration(state: DispatcherState, request: OpenIteration) -> Iteration 
     """
     dataset = find_dataset(state, request.dataset_id)
     check_same_plan(dataset, request.fingerprint)
-    check_cached(request, dataset)
+    _check_cached(request, dataset.cardinality)
     rounds.check_request(request, dataset.cardinality)
     _check_open(request)
     shares.check_list(state, request.policy)
@@ -75,6 +80,33 @@ def _check_open(request: OpenIteration) -> None:
     if request.delivery not in (EXACTLY_ONCE, AT_MOST_ONCE):
         raise InvalidArgumentError(
             f"delivery must be {EXACTLY_ONCE!r} or {AT_MOST_ONCE!r}, got {request.delivery!r}"
+        )
+
+
+def _check_cached(request: OpenIteration, cardinality: int) -> None:
+    """Raises InvalidArgumentError if the request asks for a cache that cannot be served.
+
+    All trainers read one endless sequence per worker, so the job has a name by which they find it,
+    one repetition, and neither order nor rounds.
+    """
+    if not request.options.cross_trainer_cache:
+        return
+    if request.job_name is None:
+        raise InvalidArgumentError("a cross-trainer cache requires named jobs; give a job_name")
+    if request.options.num_consumers or request.options.ordered:
+        raise InvalidArgumentError(
+            "a cross-trainer cache excludes coordinated reads and ordered=True"
+        )
+    if cardinality != INFINITE_CARDINALITY:
+        raise InvalidArgumentError(
+            "a cross-trainer cache requires the input dataset to be infinite, got cardinality "
+            f"{cardinality}; end the dataset with repeat()"
+        )
+    if request.repetition:
+        raise InvalidArgumentError(
+            f"job {request.job_name} has a cross-trainer cache, and so one repetition "
+            f"without an end: there is no repetition {request.repetition}. Keep using the "
+            "first iterator, or iterate over a new dataset object"
         )
 
 

@@ -58,7 +58,6 @@ PURE = (
     "dataservice/dispatcher/quarantine.py",
     "dataservice/dispatcher/suspicion.py",
     "dataservice/omissions.py",
-    "dataservice/dispatcher/caching.py",
     "dataservice/dispatcher/lifecycle.py",
     "dataservice/dispatcher/roster.py",
     "dataservice/dispatcher/shares.py",
