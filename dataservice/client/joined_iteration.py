@@ -1,14 +1,16 @@
-"""A reader's membership of an iteration: the call that joins it, and what the reply says.
+"""A reader's membership of an iteration: the call that joins it, what the reply says, and the end.
 
 Responsible for joining and for owning the connection. Knows neither streams nor elements.
-Invariant: an attempt to join that fails leaves no connection open.
+Invariants: an attempt to join that fails leaves no connection open; a reader that nobody refers to
+is closed, and neither garbage collection nor the end of the process waits for that for ever.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -118,3 +120,21 @@ class JoinedIteration:
         A release call does that, or the dispatcher when it does not hear from the reader.
         """
         self.connection.close()
+
+
+def abandon(close: Callable[[], None]) -> None:
+    """Closes a reader whose stream is no longer referenced.
+
+    Garbage collection may run at any point of any thread, also while that thread holds the reader's
+    lock, so another thread closes the reader. The main thread, and so the end of the process, waits
+    up to `RELEASE_TIMEOUT_S` for it.
+    """
+    closing = threading.Thread(target=close, name="reader-close", daemon=True)
+    try:
+        closing.start()
+    except RuntimeError:
+        # From Python 3.12 on no thread starts while the interpreter shuts down.
+        close()
+        return
+    if threading.current_thread() is threading.main_thread():
+        closing.join(RELEASE_TIMEOUT_S)
