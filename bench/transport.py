@@ -51,7 +51,7 @@ def _send(command: dict[str, Any], channel: Channel) -> None:
     batch = numbers(command["rows"])
     spans = (RowSpan(NO_WINDOW, 0, 0, batch.num_rows),)
     sender = FrameSender(channel)
-    frame = frame_of(Element(batch, spans), None, divisible=True)
+    frame = frame_of(Element(batch, spans, divisible=True), None)
     for _ in range(command["count"]):
         sender.send(frame)
 

@@ -28,6 +28,8 @@ EXACTLY_ONCE: Final = "exactly_once"
 AT_MOST_ONCE: Final = "at_most_once"
 ANY_DIVISION: Final = "*"
 """The division recorded in a position at the beginning, which is valid for any windows."""
+ALL_WINDOWS: Final = -1
+"""Stands, as a returned window, for all that a worker was leased for a reader: a stream begins."""
 PROTOCOL: Final = "grpc"
 SHARED_MEMORY: Final = "shared_memory"
 # The protocols without a network: by reference in a process, or shared memory on one host.

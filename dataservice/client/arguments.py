@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numbers
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 from dataservice.client.read_spec import DEFAULT_BUFFERED_ELEMENTS
 from dataservice.errors import InvalidArgumentError, InvalidTypeError
@@ -60,6 +60,23 @@ class CrossTrainerCache:
             raise InvalidArgumentError(
                 f"CrossTrainerCache requires a non-empty trainer ID, got {self.trainer_id!r}"
             )
+
+
+class DistributeOptions(TypedDict, total=False):
+    """The keyword arguments of `dataservice.distribute`, for type checkers and editors."""
+
+    job_name: str | None
+    consumer_index: int | None
+    num_consumers: int | None
+    max_outstanding_requests: int | None
+    data_transfer_protocol: str | None
+    compression: str | None
+    cross_trainer_cache: CrossTrainerCache | None
+    target_workers: str
+    delivery: str | None
+    ordered: bool
+    on_error: str
+    timeout_s: float
 
 
 def check_dataset_id(dataset_id: str | int) -> str:

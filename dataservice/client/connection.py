@@ -86,9 +86,9 @@ class JoinRequest:
 class DispatcherConnection:
     """A connection to the dispatcher at `target` (host:port)."""
 
-    def __init__(self, target: str, *, token: str | None = None) -> None:
+    def __init__(self, target: str) -> None:
         self.target = target
-        self.token = resolve_token(token)
+        self.token = resolve_token(None)
         self.tls = tls_from_environment()
         service = pb.DESCRIPTOR.services_by_name["Dispatcher"]
         self._rpc = RpcClient(target, service, token=self.token, tls=self.tls)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from dataservice.client.abandon import abandon
+from dataservice.client.joined_iteration import abandon
 from dataservice.client.read_spec import ReadSpec
 from dataservice.client.round_reader import RoundReader
 from dataservice.dataset.stream import BatchStream, RunContext, State
@@ -29,7 +29,7 @@ class CoordinatedStream(BatchStream):
         self._origin = Origin()
         self.reader = RoundReader(spec, context.interrupts)
         self._context = context
-        self._finalizer = weakref.finalize(self, abandon, self.reader)
+        self._finalizer = weakref.finalize(self, abandon, self.reader.close)
         end_with_program(self.reader, RoundReader.close)
 
     def __next__(self) -> pa.RecordBatch:

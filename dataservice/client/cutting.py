@@ -1,20 +1,35 @@
-"""Cuts the rows of a frame into elements, each with its provenance.
+"""The elements that a reader hands out, and how the rows of a frame are cut into them.
 
-Responsible for assigning spans to elements. Pure: knows no readers and no marks. Invariant: the
-rows and spans of all elements, concatenated, are those accepted from the frame, in order; so each
-element can be acknowledged by itself.
+Responsible for assigning spans to elements. Knows no readers and no marks. Invariant: the rows and
+spans of all elements, concatenated, are those accepted from the frame, in order; so each element
+can be acknowledged by itself.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import pyarrow as pa
 
 from dataservice.client.tracker import Accepted
+from dataservice.client.worker_stream import WorkerStream
 from dataservice.dataset.columns import concat_batches
 from dataservice.wire.elements import Header, RowSpan
+
+
+class TakenElement(NamedTuple):
+    """One element and its spans, which go to the reader's `acknowledge` when it is consumed.
+
+    `stream` is set if the stream must be told when the element is taken, since other readers get
+    the elements that were not.
+    """
+
+    batch: pa.RecordBatch
+    spans: tuple[RowSpan, ...]
+    size_bytes: int
+    stream: WorkerStream | None = None
 
 
 def new_rows(batch: pa.RecordBatch, header: Header, accepted: Accepted) -> pa.RecordBatch:

@@ -1,19 +1,21 @@
-"""A reader's membership of an iteration: the call that joins it, and what the reply says.
+"""A reader's membership of an iteration: the call that joins it, what the reply says, and the end.
 
 Responsible for joining and for owning the connection. Knows neither streams nor elements.
-Invariant: an attempt to join that fails leaves no connection open.
+Invariants: an attempt to join that fails leaves no connection open; a reader that nobody refers to
+is closed, and neither garbage collection nor the end of the process waits for that for ever.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
 from dataservice.client.connection import DispatcherConnection
-from dataservice.client.read_spec import ReadSpec, open_request, stream_command
+from dataservice.client.read_spec import ReadSpec, open_request
 from dataservice.errors import DataServiceError
 from dataservice.ranges import Consumed
 from dataservice.runtime.frames import decode_schema
@@ -27,24 +29,16 @@ RELEASE_TIMEOUT_S: Final = 2.0
 MAX_HEARTBEAT_S: Final = 1.0
 
 
-def _keep_all(_reply: pb.OpenIterationReply) -> None: ...
-
-
 class JoinedIteration:
     """The iteration that a reader has joined; `close` frees the connection. Thread safe."""
 
-    def __init__(
-        self,
-        spec: ReadSpec,
-        interrupts: HeldInterrupts,
-        narrow: Callable[[pb.OpenIterationReply], None] = _keep_all,
-    ) -> None:
+    def __init__(self, spec: ReadSpec, interrupts: HeldInterrupts) -> None:
         """Joins the iteration; blocks until the dispatcher has answered.
 
-        `interrupts` may end the wait. `narrow` may remove workers from the reply.
+        `interrupts` may end the wait.
         """
         self._spec = spec
-        self.connection = DispatcherConnection(spec.target, token=spec.token)
+        self.connection = DispatcherConnection(spec.target)
         try:
             self.joined = self.connection.open_iteration(
                 open_request(spec),
@@ -52,7 +46,6 @@ class JoinedIteration:
                 should_stop=interrupts.is_due,
                 made_s=spec.made_s,
             )
-            narrow(self.joined)
             self.schema = decode_schema(self.joined.schema)
         except BaseException:
             self.connection.close()
@@ -78,8 +71,16 @@ class JoinedIteration:
         return self.joined.num_shards
 
     def stream_command(self) -> dict[str, Any]:
-        """Returns what every stream of this reader tells its worker; see `read_spec`."""
-        return stream_command(self._spec, self.joined)
+        """Returns what every stream tells its worker; each kind of reader adds its own entries."""
+        spec = self._spec
+        return {
+            "iteration": self.id,
+            "reader": self.reader_id,
+            "dataset": self.dataset_id,
+            "policy": int(spec.policy),
+            "epoch": spec.repetition,
+            "options": spec.options.to_json(),
+        }
 
     def base(self, timeout_s: float | None = None) -> tuple[Consumed, tuple[str, ...]]:
         """Returns what readers that have left consumed, and the ids of the present readers.
@@ -119,3 +120,21 @@ class JoinedIteration:
         A release call does that, or the dispatcher when it does not hear from the reader.
         """
         self.connection.close()
+
+
+def abandon(close: Callable[[], None]) -> None:
+    """Closes a reader whose stream is no longer referenced.
+
+    Garbage collection may run at any point of any thread, also while that thread holds the reader's
+    lock, so another thread closes the reader. The main thread, and so the end of the process, waits
+    up to `RELEASE_TIMEOUT_S` for it.
+    """
+    closing = threading.Thread(target=close, name="reader-close", daemon=True)
+    try:
+        closing.start()
+    except RuntimeError:
+        # From Python 3.12 on no thread starts while the interpreter shuts down.
+        close()
+        return
+    if threading.current_thread() is threading.main_thread():
+        closing.join(RELEASE_TIMEOUT_S)

@@ -7,11 +7,9 @@ connections. Invariant: a spec never changes; every open request made from it is
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from dataservice.client.connection import DEFAULT_TIMEOUT_S
 from dataservice.client.positions import ReaderPosition, position_message
-from dataservice.config import DEFAULT_BUFFER_BYTES
 from dataservice.job_options import DEFAULT_OPTIONS, JobOptions
 from dataservice.runtime.identity import new_id
 from dataservice.vocabulary import EXACTLY_ONCE, ShardingPolicy
@@ -50,9 +48,7 @@ class ReadSpec:
     trainer_id: str = ""
     protocol: str | None = None
     max_elements: int = DEFAULT_BUFFERED_ELEMENTS
-    buffer_bytes: int = DEFAULT_BUFFER_BYTES
     timeout_s: float = DEFAULT_TIMEOUT_S
-    token: str | None = None
     owner: str = ""
     position: ReaderPosition | None = None
     made_s: float | None = None
@@ -86,18 +82,3 @@ def open_request(spec: ReadSpec) -> pb.OpenIterationRequest:
         fingerprint=spec.registered,
         restores=spec.restores,
     )
-
-
-def stream_command(spec: ReadSpec, joined: pb.OpenIterationReply) -> dict[str, Any]:
-    """Returns what every stream tells a worker: the reader, the iteration and the dataset.
-
-    Each kind of reader adds entries of its own.
-    """
-    return {
-        "iteration": joined.iteration_id,
-        "reader": joined.reader_id,
-        "dataset": joined.dataset_id or spec.dataset_id,
-        "policy": int(spec.policy),
-        "epoch": spec.repetition,
-        "options": spec.options.to_json(),
-    }

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from dataservice.client import quarantine, wait_limits
 from dataservice.client.buffer import ElementBuffer
-from dataservice.client.cutting import cut, new_rows
+from dataservice.client.cutting import TakenElement, cut, new_rows
 from dataservice.client.joined_iteration import RELEASE_TIMEOUT_S, JoinedIteration
 from dataservice.client.pacing import GROUP_S, Pacing
 from dataservice.client.read_spec import ReadSpec
@@ -25,11 +25,10 @@ from dataservice.client.sequence import Sequencer
 from dataservice.client.session import Call, ReadSession
 from dataservice.client.statistics import ReadStatistics
 from dataservice.client.streams import StreamTable, stop_threads
-from dataservice.client.taken_element import TakenElement
 from dataservice.client.targets import Targets
 from dataservice.client.tasks import TaskMark, TaskTracker
-from dataservice.client.worker_stream import SILENCE_S, StreamEvents, WorkerStream, failure_of
-from dataservice.config import DEFAULT_DISPATCHER_TIMEOUT_MS
+from dataservice.client.worker_stream import StreamEvents, WorkerStream, failure_of
+from dataservice.config import DEFAULT_BUFFER_BYTES, DEFAULT_DISPATCHER_TIMEOUT_MS
 from dataservice.dataset.columns import encoded_bytes
 from dataservice.dataset.omission_log import OmissionLog
 from dataservice.errors import CancelledError, DataServiceError
@@ -64,20 +63,25 @@ class ServiceReader:
         self._spec = spec
         self.statistics = ReadStatistics(omissions)
         self._buffer: ElementBuffer[TakenElement] = ElementBuffer(
-            spec.max_elements, spec.buffer_bytes
+            spec.max_elements, DEFAULT_BUFFER_BYTES
         )
         self._lock = threading.Lock()
         self._wakeup = threading.Condition(self._lock)
         self._closed = False
         self._failure: DataServiceError | None = None
         self._targets = Targets(spec.options, spec.policy, host_identity())
-        self.iteration = JoinedIteration(spec, interrupts, self._targets.narrow)
+        self.iteration = JoinedIteration(spec, interrupts)
+        try:
+            self._targets.narrow(self.iteration.joined)
+            self._sequencer = self._new_sequencer()
+        except BaseException:
+            self.iteration.close()
+            raise
         self.notice = self.iteration.joined.notice  # to be logged with the first element taken
         # In all other cases the reader is alone, or leases say who has which rows.
         self._shares_tasks = not (spec.has_windows or spec.trainer_id or spec.job_name is None)
         self._tasks = self._new_tasks()
         self._session = self._new_session()
-        self._sequencer = self._new_sequencer()
         # Taken before `_lock`, so that elements enter the buffer in their order.
         self._emitting = threading.Lock()
         self._missing_workers = wait_limits.MissingWorkersWait(spec.timeout_s)
@@ -106,16 +110,13 @@ class ServiceReader:
     def _new_session(self) -> ReadSession:
         pacing = Pacing(self.iteration.heartbeat_s, time.monotonic())
         return ReadSession(
+            self._spec,
             self.iteration.reader_id,
             self.iteration.id,
-            self._spec.policy,
             StreamTable(self._open_stream),
             pacing,
-            self._spec.trainer_id,
-            sequenced=self._spec.options.ordered,
             tasks=self._tasks,
             is_in_process=is_served_here,
-            is_shared=self._spec.job_name is not None and not self._spec.options.ordered,
         )
 
     def _new_sequencer(self) -> Sequencer | None:
@@ -123,11 +124,7 @@ class ServiceReader:
             return None
         position = self._spec.position
         chunk_rows = 0 if position is None else position.chunk_rows
-        try:
-            return Sequencer(self.iteration.base()[0], chunk_rows)
-        except BaseException:
-            self.iteration.close()
-            raise
+        return Sequencer(self.iteration.base()[0], chunk_rows)
 
     @property
     def chunk_rows(self) -> int:
@@ -232,7 +229,7 @@ class ServiceReader:
             },
             self.iteration.schema,
             StreamEvents(
-                on_open=self._on_open,
+                on_open=self.statistics.record_protocol,
                 on_frame=self._on_frame,
                 on_broken=self._on_broken,
                 on_failure=self._on_failure,
@@ -243,14 +240,10 @@ class ServiceReader:
             ),
             token=self.iteration.connection.token,
             tls=self.iteration.connection.tls,
-            silence_s=SILENCE_S,
             protocol=self._spec.protocol,
         )
         stream.start()
         return stream
-
-    def _on_open(self, stream: WorkerStream, protocol: str) -> None:
-        self.statistics.record_protocol(stream.address, protocol)
 
     def _on_frame(
         self, stream: WorkerStream, header: Header, batch: pa.RecordBatch | None, size_bytes: int

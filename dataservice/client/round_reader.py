@@ -14,6 +14,7 @@ import time
 
 import pyarrow as pa
 
+from dataservice.client.cutting import TakenElement
 from dataservice.client.joined_iteration import (
     MAX_HEARTBEAT_S,
     RELEASE_TIMEOUT_S,
@@ -22,23 +23,20 @@ from dataservice.client.joined_iteration import (
 from dataservice.client.read_spec import ReadSpec
 from dataservice.client.round_stream import RoundStream
 from dataservice.client.rounds import Answer, Block, Report, RoundPacing, RoundTracker
-from dataservice.client.session import MAX_DAMAGED_STREAMS
 from dataservice.client.statistics import ReadStatistics
 from dataservice.client.streams import Slot, StreamTable, stop_threads
-from dataservice.client.taken_element import TakenElement
 from dataservice.client.wait_limits import (
     MissingConsumersWait,
     NoWorkerWait,
     UnreachableWorkersWait,
 )
 from dataservice.client.worker_stream import (
-    SILENCE_S,
     StreamEvents,
     WorkerStream,
     failure_of,
 )
-from dataservice.config import DEFAULT_DISPATCHER_TIMEOUT_MS
-from dataservice.errors import CancelledError, DataLossError, DataServiceError
+from dataservice.config import DEFAULT_BUFFER_BYTES, DEFAULT_DISPATCHER_TIMEOUT_MS
+from dataservice.errors import CancelledError, DataServiceError
 from dataservice.runtime.interrupts import NO_INTERRUPTS, HeldInterrupts
 from dataservice.runtime.threads import StoppableThread
 from dataservice.wire import dispatcher_pb2 as pb
@@ -69,11 +67,10 @@ class RoundReader:
         self._closed = False
         self._failure: DataServiceError | None = None
         self._takers = 0
-        self._damaged = 0
         self._has_aligned = False
         self._sleeps_until_s = 0.0
         self._tracker: RoundTracker[TakenElement] = RoundTracker(
-            spec.max_elements, spec.buffer_bytes
+            spec.max_elements, DEFAULT_BUFFER_BYTES
         )
         self.iteration = JoinedIteration(spec, interrupts)
         notice = self.iteration.joined.notice
@@ -170,21 +167,17 @@ class RoundReader:
             },
             self.iteration.schema,
             StreamEvents(
-                on_open=self._on_open,
+                on_open=self.statistics.record_protocol,
                 on_frame=self._on_frame,
                 on_broken=self._on_broken,
                 on_failure=self._on_failure,
             ),
             token=self.iteration.connection.token,
             tls=self.iteration.connection.tls,
-            silence_s=SILENCE_S,
             protocol=self._spec.protocol,
         )
         stream.start()
         return stream
-
-    def _on_open(self, stream: WorkerStream, protocol: str) -> None:
-        self.statistics.record_protocol(stream.address, protocol)
 
     def _on_frame(
         self, stream: WorkerStream, header: Header, batch: pa.RecordBatch | None, size_bytes: int
@@ -203,12 +196,10 @@ class RoundReader:
     def _on_broken(self, stream: WorkerStream, error: DataServiceError) -> None:
         logger.info("the stream from worker %s broke: %s", stream.address, error)
         with self._lock:
-            self._damaged += isinstance(error, DataLossError)
             self._tracker.forget_worker(stream.worker_id)
-            self._streams.record_broken(stream, error, time.monotonic())
+            may_retry = self._streams.record_broken(stream, error, time.monotonic())
             self._wakeup.notify_all()
-            gives_up = self._damaged > MAX_DAMAGED_STREAMS
-        if gives_up:
+        if not may_retry:
             self._on_failure(error)
 
     def _on_failure(self, error: BaseException) -> None:

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from dataservice.client.worker_stream import WorkerStream
+from dataservice.client.worker_stream import SILENCE_S, WorkerStream
 from dataservice.errors import UnavailableError
 from dataservice.runtime.transport import AnyExchange
 from dataservice.wire.elements import Ask, FrameKind, pack_asks, unpack
@@ -50,7 +50,7 @@ class RoundStream(WorkerStream):
                 due += sum(ask.end - ask.first for ask in asks)
             if not due:
                 continue
-            message = exchange.recv(self._silence_s)
+            message = exchange.recv(SILENCE_S)
             if message is None:
                 raise UnavailableError(f"worker {self.address} ended its stream early")
             header = unpack(message.header)

@@ -66,12 +66,6 @@ class Report(NamedTuple):
     roll: int
 
 
-class _Held(NamedTuple, Generic[Item]):
-    generation: int
-    item: Item
-    size_bytes: int
-
-
 class RoundTracker(Generic[Item]):
     """The rounds of one consumer. Not thread safe.
 
@@ -85,7 +79,7 @@ class RoundTracker(Generic[Item]):
         self._max_bytes = max_bytes
         self._largest_bytes = 1
         self._answer = Answer((), 0, 0, 0, 0)
-        self._held: dict[int, _Held[Item]] = {}
+        self._held: dict[int, tuple[int, Item]] = {}  # generation, element
         self._asked: dict[int, tuple[str, int]] = {}
         self._reported = (0, 0)
         self._stopped = 0
@@ -128,7 +122,7 @@ class RoundTracker(Generic[Item]):
         """Returns the element of the next round; None if it has not arrived or must wait."""
         if not self.has_next():
             return None
-        item = self._held.pop(self.next_round).item
+        _, item = self._held.pop(self.next_round)
         self.next_round += 1
         return item
 
@@ -147,7 +141,7 @@ class RoundTracker(Generic[Item]):
         if block is None or (block.worker_id, block.generation) != (worker_id, generation):
             return
         self._largest_bytes = max(self._largest_bytes, size_bytes)
-        self._held[number] = _Held(generation, item, size_bytes)
+        self._held[number] = (generation, item)
 
     def lacks_work(self) -> bool:
         """True if there is room for more rounds, but none to ask for until others get further."""
@@ -211,7 +205,7 @@ class RoundTracker(Generic[Item]):
         """Drops incomplete rounds that were reassigned to another worker or generation."""
         for number in [n for n in self._held if n >= self._answer.complete]:
             block = self._block_of(number)
-            if block is None or block.generation != self._held[number].generation:
+            if block is None or block.generation != self._held[number][0]:
                 del self._held[number]
         for number, asked in list(self._asked.items()):
             block = self._block_of(number)

@@ -16,8 +16,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from dataservice.client.abandon import abandon
 from dataservice.client.connection import DispatcherConnection
+from dataservice.client.joined_iteration import abandon
 from dataservice.client.positions import ReaderPosition, rewind
 from dataservice.client.read_spec import ReadSpec
 from dataservice.client.reader import ServiceReader
@@ -84,7 +84,7 @@ class ServiceStream(BatchStream, SteppedSource):
                     raise FailedPreconditionError("the iterator is closed; make a new one")
                 spec = self._spec_to_join()
                 self._reader = ServiceReader(spec, self._omissions, self._context.interrupts)
-                self._finalizer = weakref.finalize(self, abandon, self._reader)
+                self._finalizer = weakref.finalize(self, abandon, self._reader.close)
                 end_with_program(self._reader, ServiceReader.close)
                 self._check_seeds(self._reader)
                 self._check_division(self._reader)

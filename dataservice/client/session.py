@@ -14,18 +14,17 @@ from typing import NamedTuple
 from dataservice.client.fan_in import FanIn
 from dataservice.client.known_workers import KnownWorkers
 from dataservice.client.pacing import Pacing
+from dataservice.client.read_spec import ReadSpec
 from dataservice.client.statistics import ReadStatistics
 from dataservice.client.streams import Slot, StreamTable
 from dataservice.client.tasks import TaskTracker
 from dataservice.client.tracker import Accepted, Tracker
 from dataservice.client.worker_stream import WorkerStream
-from dataservice.errors import DataLossError, DataServiceError
+from dataservice.errors import DataServiceError
 from dataservice.ranges import Consumed, RowMark
-from dataservice.vocabulary import ShardingPolicy
 from dataservice.wire import dispatcher_pb2 as pb
 from dataservice.wire.elements import Header, RowSpan, elements_in
 
-MAX_DAMAGED_STREAMS = 10
 # The readers of a job join one after the other. Each waits this long before it reads from more
 # workers than it would in a job of many readers; otherwise the first readers would keep streams to
 # all workers for the whole epoch.
@@ -39,7 +38,6 @@ class Call(NamedTuple):
     marks: tuple[RowMark, ...]
     releases: tuple[RowMark, ...]
     broken: tuple[Slot[WorkerStream], ...]
-    idle: bool
 
 
 class ReadSession:
@@ -47,41 +45,35 @@ class ReadSession:
 
     def __init__(
         self,
+        spec: ReadSpec,
         reader_id: str,
         iteration_id: str,
-        policy: ShardingPolicy,
         streams: StreamTable[WorkerStream],
         pacing: Pacing,
-        trainer_id: str = "",
         *,
-        sequenced: bool = False,
         tasks: TaskTracker | None = None,
         is_in_process: Callable[[str], bool] = lambda _: False,
-        is_shared: bool,
     ) -> None:
         """Begins without streams; `begin` opens them.
 
         `tasks` is given for a reader that is alone in an iteration without windows.
-        `is_in_process`: see `FanIn`. `is_shared`: other readers may read the same job.
+        `is_in_process`: see `FanIn`.
         """
-        self._trainer_id = trainer_id
+        self._spec = spec
         self.reader_id = reader_id
         self.iteration_id = iteration_id
         self.streams = streams
         self.workers = KnownWorkers()
         self._fan_in = FanIn(reader_id, is_in_process)
-        self._is_shared = is_shared
         self._settled_s = float("-inf")
         # Trainers that share a cache are given elements, not windows.
-        self._has_windows = policy is ShardingPolicy.DYNAMIC and not trainer_id
+        self._has_windows = spec.has_windows and not spec.trainer_id
         self._pacing = pacing
         self._tracker = Tracker()
         self._tasks = tasks
-        self._sequenced = sequenced
         self._outstanding = 0
         self._waits_for_turn = False
         self._takers = 0
-        self._damaged = 0
         self._urgent = False
         self._ended = False
         self._finished = False
@@ -99,7 +91,7 @@ class ReadSession:
         self.streams.record_frame(stream, more_follows=header.more_follows)
         self._pacing.record_arrival()
         if accepted.slices and header.rows:
-            if not self._sequenced:
+            if not self._spec.options.ordered:
                 self._outstanding += elements_in(accepted.rows, header.element_rows)
         else:
             self.consume(accepted.spans)
@@ -174,17 +166,15 @@ class ReadSession:
 
     def record_broken(self, stream: WorkerStream, error: DataServiceError, now_s: float) -> bool:
         """Records a lost stream; returns False if too many streams were damaged to try again."""
-        self._damaged += isinstance(error, DataLossError)
         self._tracker.fence_source(stream.worker_id)
-        self.streams.record_broken(stream, error, now_s)
         self._urgent = True
-        return self._damaged <= MAX_DAMAGED_STREAMS
+        return self.streams.record_broken(stream, error, now_s)
 
     def begin(self, joined: pb.OpenIterationReply, now_s: float) -> None:
         """Takes in the reply to joining and opens streams to all workers, or to some of many."""
         self.workers.replace(joined.workers, joined.members_version)
         self._fan_in.readers = joined.readers
-        if self._is_shared:
+        if self._spec.job_name is not None and not self._spec.options.ordered:
             self._settled_s = now_s + SETTLE_S
         self._pacing.record_interval(joined.heartbeat_interval_ms / 1_000)
         self._update_streams(now_s)
@@ -236,15 +226,16 @@ class ReadSession:
             idle=idle,
             rows_consumed=statistics.rows,
             wait_share=statistics.take_wait_share(),
-            trainer_id=self._trainer_id,
+            trainer_id=self._spec.trainer_id,
             elements_missed=statistics.missed,
             omitted=pb.Omitted(**statistics.omissions.total().to_json()),
             members_known=self.workers.version,
         )
-        return Call(request, marks, releases, broken, idle)
+        return Call(request, marks, releases, broken)
 
     def apply_reply(self, call: Call, reply: pb.SyncReply, now_s: float) -> bool:
         """Applies the reply to a call; returns whether the end has come."""
+        was_idle = call.request.idle
         self._tracker.confirm(call.marks, call.releases)
         for slot in call.broken:
             slot.is_reported = True
@@ -252,11 +243,11 @@ class ReadSession:
             self._tracker.fence(mark.window, mark.generation, mark.row)
         self.workers.apply(reply)
         self._fan_in.readers = reply.readers
-        if call.idle and reply.ended and self.is_idle() and self._has_all():
+        if was_idle and reply.ended and self.is_idle() and self._has_all():
             self._ended = True
         if reply.iteration_finished and not self._outstanding and self._nothing_can_come():
             self._finished = True
-        self._pacing.record_call(now_s, idle=call.idle)
+        self._pacing.record_call(now_s, idle=was_idle)
         self._pacing.record_interval(reply.heartbeat_interval_ms / 1_000)
         self._update_streams(now_s)
         return self._ended or self._finished

@@ -18,7 +18,6 @@ from dataservice.client.connection import DEFAULT_TIMEOUT_S, DispatcherConnectio
 from dataservice.client.coordinated_stream import CoordinatedStream
 from dataservice.client.read_spec import DEFAULT_BUFFERED_ELEMENTS, ReadSpec
 from dataservice.client.service_stream import ServiceStream
-from dataservice.config import DEFAULT_BUFFER_BYTES
 from dataservice.dataset.node import (
     INFINITE_CARDINALITY,
     UNKNOWN_CARDINALITY,
@@ -53,7 +52,7 @@ class ServiceSource(Node):
     outside_fingerprint: ClassVar[frozenset[str]] = frozenset(
         {
             *("target", "dataset_id", "seeds", "elements", "job_name", "timeout_s", "protocol"),
-            *("max_elements", "buffer_bytes", "consumer_index", "trainer_id", "target_workers"),
+            *("max_elements", "consumer_index", "trainer_id", "target_workers"),
             "declared",
             "registered",
         }
@@ -77,7 +76,6 @@ class ServiceSource(Node):
     trainer_id: str = ""
     on_error: str = "raise"
     max_elements: int = DEFAULT_BUFFERED_ELEMENTS
-    buffer_bytes: int = DEFAULT_BUFFER_BYTES
     timeout_s: float = DEFAULT_TIMEOUT_S
     protocol: str | None = None
     registered: str = ""
@@ -166,7 +164,6 @@ class ServiceSource(Node):
             consumer_index=self.consumer_index,
             trainer_id=self.trainer_id,
             max_elements=self.max_elements,
-            buffer_bytes=self.buffer_bytes,
             timeout_s=self.timeout_s,
             protocol=self.protocol,
         )

@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Generic, TypeVar
 
 from dataservice.client.worker_stream import WorkerStream
-from dataservice.errors import DataServiceError
+from dataservice.errors import DataLossError, DataServiceError
 from dataservice.runtime.threads import StoppableThread
 
 Stream = TypeVar("Stream", bound=WorkerStream)
 
+MAX_DAMAGED_STREAMS = 10
 _RECONNECT_FIRST_S = 0.2
 _RECONNECT_MAX_S = 2.0
 
@@ -62,6 +63,7 @@ class StreamTable(Generic[Stream]):
     def __init__(self, open_stream: Callable[[str, str], Stream]) -> None:
         self._open_stream = open_stream
         self._slots: dict[str, Slot[Stream]] = {}
+        self._damaged = 0
 
     def update(self, workers: Mapping[str, str], now_s: float) -> None:
         """Opens streams to new workers, reopens broken ones, drops those to lost workers."""
@@ -86,11 +88,16 @@ class StreamTable(Generic[Stream]):
         if (slot := self._slot_of(stream)) is not None:
             slot.has_ended = True
 
-    def record_broken(self, stream: WorkerStream, error: DataServiceError, now_s: float) -> None:
-        """Records that the stream broke, so that rows leased to it may not arrive."""
+    def record_broken(self, stream: WorkerStream, error: DataServiceError, now_s: float) -> bool:
+        """Records that the stream broke, so that rows leased to it may not arrive.
+
+        Returns False if too many streams were damaged to try again.
+        """
+        self._damaged += isinstance(error, DataLossError)
         if (slot := self._slot_of(stream)) is not None:
             slot.broken_s = now_s
             slot.error = str(error)
+        return self._damaged <= MAX_DAMAGED_STREAMS
 
     def _slot_of(self, stream: WorkerStream) -> Slot[Stream] | None:
         """Returns the stream's slot; None if a newer stream has it, or its worker is gone."""

@@ -48,13 +48,13 @@ def _refuse(*_: object) -> None:
 class StreamEvents(NamedTuple):
     """The callbacks of a stream, called on the stream's thread.
 
-    `on_open` gets the protocol by which elements travel. `on_frame` gets the header, the rows and
-    their size in bytes, and may wait for room. `on_missed` gets the number of elements that were
-    dropped because the reader was slow. `on_broken` gets an error after which the stream may be
-    opened again, `on_failure` any error that this cannot cure.
+    `on_open` gets the worker's address and the protocol by which elements travel. `on_frame` gets
+    the header, the rows and their size in bytes, and may wait for room. `on_missed` gets the number
+    of elements that were dropped because the reader was slow. `on_broken` gets an error after which
+    the stream may be opened again, `on_failure` any error that this cannot cure.
     """
 
-    on_open: Callable[[WorkerStream, str], None]
+    on_open: Callable[[str, str], None]
     on_frame: Callable[[WorkerStream, Header, pa.RecordBatch | None, int], None]
     on_broken: Callable[[WorkerStream, DataServiceError], None]
     on_failure: Callable[[BaseException], None]
@@ -76,7 +76,7 @@ class WorkerStream:
 
     `command["credit"]`, at least 2, bounds the elements in flight. With `command["confirm_end"]`
     the worker waits at the end for confirmation that they arrived. If the worker sends nothing,
-    not even a keepalive frame, for `silence_s`, the stream counts as broken.
+    not even a keepalive frame, for `SILENCE_S`, the stream counts as broken.
     """
 
     def __init__(
@@ -89,7 +89,6 @@ class WorkerStream:
         *,
         token: str,
         tls: TlsConfig | None,
-        silence_s: float,
         protocol: str | None,
     ) -> None:
         self.worker_id = worker_id
@@ -101,7 +100,6 @@ class WorkerStream:
         self._events = events
         self._token = token
         self._tls = tls
-        self._silence_s = silence_s
         self._protocol = protocol
         self.is_heard = False  # the worker has said something
         self._dropped = False
@@ -182,7 +180,7 @@ class WorkerStream:
         ) as exchange:
             with self._lock:
                 self._exchange = exchange
-            self._events.on_open(self, exchange.protocol)
+            self._events.on_open(self.address, exchange.protocol)
             self._converse(exchange)
 
     def _converse(self, exchange: AnyExchange) -> None:
@@ -208,7 +206,7 @@ class WorkerStream:
         A method of its own, so that its locals end with it: the error that ends a stream is kept,
         and its traceback would keep the last frame in memory for ever.
         """
-        message = exchange.recv(self._silence_s)
+        message = exchange.recv(SILENCE_S)
         if message is None:
             raise UnavailableError(f"worker {self.address} ended its stream early")
         self.is_heard = True

@@ -51,7 +51,7 @@ from dataservice.runtime.arguments import integer_at_least
 from dataservice.vocabulary import ShardingPolicy
 
 if TYPE_CHECKING:
-    from dataservice.client.options import DistributeOptions
+    from dataservice.client.arguments import DistributeOptions
 
 
 @given_to_functions

@@ -210,14 +210,11 @@ class EstimateDebounce:
         self._reported: int | None = None
         self._differs_since_s: float | None = None
 
-    def is_due(self, estimate: Estimate | None, now_s: float) -> bool:
+    def is_due(self, estimate: Estimate, now_s: float) -> bool:
         """True if this estimate has to be reported now.
 
         Before the first report, estimates are compared with the number of present workers.
         """
-        if estimate is None:
-            self._differs_since_s = None
-            return False
         reported = estimate.now if self._reported is None else self._reported
         if estimate.enough == reported:
             self._differs_since_s = None

@@ -13,7 +13,6 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -24,13 +23,6 @@ if TYPE_CHECKING:
     from dataservice.runtime.journal import Journal
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class Transaction:
-    """A transaction; its answer need not wait if it has no facts and nothing was decided."""
-
-    answer_has_facts: bool = True
 
 
 class GroupCommit:

@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dataservice.dispatcher import events as ev
-from dataservice.dispatcher.history import JobHistory
 from dataservice.dispatcher.images import image_of
-from dataservice.dispatcher.jobs import Iteration, Job
+from dataservice.dispatcher.jobs import Iteration, Job, JobHistory
 from dataservice.dispatcher.lifecycle import history_fact
 from dataservice.dispatcher.state import DispatcherState
 
@@ -29,29 +28,14 @@ def facts_of(state: DispatcherState) -> Iterator[ev.Event]:
 
 
 def _registrations(state: DispatcherState) -> Iterator[ev.Event]:
-    for dataset in state.datasets.values():
-        yield ev.DatasetRegistered(
-            dataset_id=dataset.dataset_id,
-            plan=dataset.plan,
-            schema=dataset.schema,
-            cardinality=dataset.cardinality,
-            compression=dataset.compression,
-            fingerprint=dataset.fingerprint,
-        )
+    yield from state.datasets.values()
     for dataset_id in sorted(state.deleted_datasets):
         yield ev.DatasetDeleted(dataset_id=dataset_id)
     if state.worker_list:
         yield ev.WorkerListSet(addresses=state.worker_list)
     for index, address in state.bound.items():
         yield ev.PlaceBound(index=index, address=address)
-    for worker in state.workers.values():
-        yield ev.WorkerRegistered(
-            worker_id=worker.worker_id,
-            address=worker.address,
-            host=worker.host,
-            pid=worker.pid,
-            host_id=worker.host_id,
-        )
+    yield from state.workers.values()
 
 
 def _job(job: Job) -> Iterator[ev.Event]:
@@ -82,11 +66,4 @@ def _iteration(iteration: Iteration) -> Iterator[ev.Event]:
         resumption=iteration.resumption and iteration.resumption.copy(),
         rounds=None if iteration.rounds is None else iteration.rounds.to_json(),
     )
-    for reader in iteration.readers.values():
-        yield ev.ReaderJoined(
-            reader_id=reader.reader_id,
-            iteration_id=iteration.iteration_id,
-            host=reader.host,
-            pid=reader.pid,
-            owner=reader.owner,
-        )
+    yield from iteration.readers.values()

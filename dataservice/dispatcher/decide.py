@@ -13,7 +13,6 @@ from dataservice.dispatcher import events as ev
 from dataservice.dispatcher import shares
 from dataservice.dispatcher.jobs import Iteration
 from dataservice.dispatcher.leasing import consumed_facts
-from dataservice.dispatcher.registrations import Dataset
 from dataservice.dispatcher.requests import (
     Decision,
     RegisterDataset,
@@ -67,7 +66,7 @@ def register_dataset(state: DispatcherState, request: RegisterDataset) -> Decisi
     return Decision((registered,), dataset_id)
 
 
-def _check_same_structure(known: Dataset, request: RegisterDataset) -> None:
+def _check_same_structure(known: ev.DatasetRegistered, request: RegisterDataset) -> None:
     differences = structure_differences(known, request)
     if differences:
         raise InvalidArgumentError(
@@ -77,7 +76,9 @@ def _check_same_structure(known: Dataset, request: RegisterDataset) -> None:
         )
 
 
-def structure_differences(known: Dataset, other: Dataset | RegisterDataset) -> list[str]:
+def structure_differences(
+    known: ev.DatasetRegistered, other: ev.DatasetRegistered | RegisterDataset
+) -> list[str]:
     """Names the properties (schema, cardinality, compression) in which two datasets differ."""
     differences = []
     if known.schema != other.schema:
@@ -89,7 +90,7 @@ def structure_differences(known: Dataset, other: Dataset | RegisterDataset) -> l
     return differences
 
 
-def find_dataset(state: DispatcherState, dataset_id: DatasetId) -> Dataset:
+def find_dataset(state: DispatcherState, dataset_id: DatasetId) -> ev.DatasetRegistered:
     """Returns the dataset; UnknownDatasetError if none is registered under this id."""
     dataset = state.datasets.get(dataset_id)
     if dataset is None:
@@ -100,7 +101,7 @@ def find_dataset(state: DispatcherState, dataset_id: DatasetId) -> Dataset:
     return dataset
 
 
-def check_same_plan(dataset: Dataset, fingerprint: str) -> None:
+def check_same_plan(dataset: ev.DatasetRegistered, fingerprint: str) -> None:
     """Raises NotFoundError if the reader's fingerprint is not that of the dataset's plan.
 
     After a restart without a journal, dataset numbers start over. An empty fingerprint fits all.

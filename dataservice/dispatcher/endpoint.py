@@ -17,9 +17,9 @@ from dataservice.dispatcher.messages import (
     omitted_of,
     row_marks,
     saved_position,
+    sharding_policy,
     written_window,
 )
-from dataservice.dispatcher.opening import check_policy
 from dataservice.dispatcher.packed_workers import PackedWorkers, worker_messages
 from dataservice.dispatcher.reports import ReaderReport, WorkerReport
 from dataservice.dispatcher.requests import (
@@ -154,7 +154,7 @@ class DispatcherEndpoint:
         answer, dataset, workers = self._service.openings.open(
             OpenIteration(
                 dataset_id=DatasetId(request.dataset_id),
-                policy=check_policy(request.policy),
+                policy=sharding_policy(request.policy),
                 job_name=request.job_name if request.HasField("job_name") else None,
                 repetition=request.repetition,
                 delivery=request.delivery or EXACTLY_ONCE,

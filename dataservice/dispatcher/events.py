@@ -33,6 +33,11 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetRegistered(Event):
+    """A dataset was registered; its plan is opaque here and never unpickled in this process.
+
+    `fingerprint` is equal for plans that the same program makes; "" if it is not known.
+    """
+
     dataset_id: DatasetId
     plan: bytes
     schema: bytes
@@ -197,6 +202,11 @@ class RoundOpened(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReaderJoined(Event):
+    """A reader joined; if it is lost, its `owner` states what became of its rows.
+
+    With `owner` "" the rows of a lost reader go to other readers at once.
+    """
+
     reader_id: ReaderId
     iteration_id: IterationId
     host: str

@@ -45,10 +45,9 @@ class TableImage:
     lost_uncounted: int = 0
 
 
-_LOSSES = ("lost_windows", "lost_rows", "lost_uncounted")
 _COUNTERS = (
     *("cursor", "planned", "rounds_opened", "done", "rows_consumed", "is_exhausted"),
-    *_LOSSES,
+    *("lost_windows", "lost_rows", "lost_uncounted"),
 )
 _CASE_FIELDS = 3
 _ROWS = ("rounds", "records", "grants", "finished", "cases", "quarantined")

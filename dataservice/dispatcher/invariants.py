@@ -6,8 +6,7 @@ ids.
 
 from __future__ import annotations
 
-from dataservice.dispatcher.history import ENDINGS_KEPT, PROGRAMS_KEPT
-from dataservice.dispatcher.jobs import Iteration, Job
+from dataservice.dispatcher.jobs import ENDINGS_KEPT, PROGRAMS_KEPT, Iteration, Job
 from dataservice.dispatcher.round_table import check_rounds
 from dataservice.dispatcher.snapshots import Snapshot
 from dataservice.dispatcher.state import DispatcherState
@@ -94,7 +93,6 @@ def _check_references(state: DispatcherState, iteration: Iteration, table: Windo
 def _check_snapshot(state: DispatcherState, snapshot: Snapshot) -> None:
     snapshot_id, table = snapshot.snapshot_id, snapshot.windows
     assert state.snapshots.at(snapshot.path) is not None, snapshot.path
-    assert (table is None) == snapshot.is_closed, snapshot_id
     assert snapshot.marker_worker is None or snapshot.awaits_marker, snapshot_id
     assert snapshot.marker_worker is None or snapshot.marker_worker in state.workers, snapshot_id
     if table is None:

@@ -1,18 +1,20 @@
-"""Jobs, their iterations and their readers: parts of the dispatcher's state.
+"""Jobs, their iterations, and their history: parts of the dispatcher's state.
 
-Values that only `state` changes, by applying facts. Invariant: a finished iteration has nothing
-left for any reader.
+Values that only `state` changes, by applying facts. Invariants: a finished iteration has nothing
+left for any reader; a repetition that has ended once counts as ended from then on.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final
 
-from dataservice.dispatcher.history import JobHistory
+from dataservice.dispatcher.events import ReaderJoined
 from dataservice.dispatcher.resumption import Resumption
 from dataservice.dispatcher.round_table import RoundTable
 from dataservice.dispatcher.windows import WindowTable
 from dataservice.job_options import DEFAULT_OPTIONS, JobOptions
+from dataservice.ranges import Ranges
 from dataservice.vocabulary import (
     DatasetId,
     IterationId,
@@ -22,18 +24,44 @@ from dataservice.vocabulary import (
     WorkerId,
 )
 
+# Enough for a message about any repetition that people still ask about.
+ENDINGS_KEPT: Final = 32
+PROGRAMS_KEPT: Final = 8
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reader:
-    """A reader; if it is lost, its `owner` states what became of its rows.
 
-    With `owner` "" the rows of a lost reader go to other readers at once.
+@dataclass(slots=True)
+class JobHistory:
+    """The ended repetitions of a job: the latest with their programs, the others as ranges.
+
+    `idle_since_s` is the time of day at which the last reader left, None while the job is read.
     """
 
-    reader_id: ReaderId
-    host: str
-    pid: int
-    owner: str = ""
+    endings: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    older: Ranges = field(default_factory=Ranges)
+    idle_since_s: float | None = None
+
+    def record_end(self, repetition: int, programs: tuple[str, ...]) -> None:
+        """Records the end of a repetition; if it ended before, the earlier programs stay noted."""
+        if self.has_ended(repetition):
+            return
+        self.endings[repetition] = programs
+        while len(self.endings) > ENDINGS_KEPT:
+            oldest = next(iter(self.endings))
+            del self.endings[oldest]
+            self.older.add(oldest, oldest + 1)
+
+    def has_ended(self, repetition: int) -> bool:
+        return repetition in self.endings or repetition in self.older
+
+    def until(self, repetition: int) -> JobHistory:
+        """Returns the ends of the repetitions before this one."""
+        endings = {ended: by for ended, by in self.endings.items() if ended < repetition}
+        older = ((first, min(end, repetition)) for first, end in self.older.pairs())
+        return JobHistory(endings, Ranges(older))
+
+    def count(self) -> int:
+        """Returns how many repetitions have ended."""
+        return len(self.endings) + len(self.older)
 
 
 @dataclass(slots=True)
@@ -77,15 +105,10 @@ class Iteration:
     tasks: dict[WorkerId, bool] = field(default_factory=dict)
     shards: list[bool] = field(default_factory=list)
     listing: str = ""
-    readers: dict[ReaderId, Reader] = field(default_factory=dict)
+    readers: dict[ReaderId, ReaderJoined] = field(default_factory=dict)
     finished: bool = False
     programs: tuple[str, ...] = ()
     resumption: Resumption | None = None
-
-    @property
-    def is_unread(self) -> bool:
-        """True if the iteration is unfinished and has no readers."""
-        return not self.readers and not self.finished
 
     def workers(self) -> set[WorkerId]:
         """Returns the workers that have tasks, grants, leases, accusations or rounds here."""

@@ -9,13 +9,13 @@ shrink, so that all workers share the last rows.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
-from dataservice.dispatcher import caching, ordering, positions, quarantine, shares
 from dataservice.dispatcher import events as ev
+from dataservice.dispatcher import ordering, positions, quarantine, shares
 from dataservice.dispatcher.jobs import Iteration
 from dataservice.dispatcher.plans import WindowPlan
 from dataservice.dispatcher.requests import (
-    ALL_WINDOWS,
     Decision,
     Lease,
     LeaseAnswer,
@@ -29,7 +29,7 @@ from dataservice.dispatcher.windows import WindowTable
 from dataservice.errors import FailedPreconditionError, InvalidArgumentError
 from dataservice.ranges import RowMark
 from dataservice.stream_counts import workers_per_reader
-from dataservice.vocabulary import IterationId, ReaderId
+from dataservice.vocabulary import ALL_WINDOWS, IterationId, ReaderId
 
 _NOTHING_EVER = LeaseAnswer((), True)
 _NOTHING_NOW = LeaseAnswer((), False)
@@ -100,7 +100,7 @@ def lease_windows(state: DispatcherState, request: LeaseWindows) -> Decision:
     iteration = state.iterations.get(request.iteration_id)
     if iteration is None or iteration.finished:
         return Decision((), _NOTHING_EVER)
-    if caching.is_cached(state, iteration):
+    if state.jobs[iteration.job_id].options.cross_trainer_cache:
         return _lease_for_all(iteration, request)
     if request.reader_id not in iteration.readers:
         return Decision((), _NOTHING_EVER)
@@ -141,15 +141,25 @@ def _leased(request: LeaseWindows, windows: tuple[int, ...]) -> ev.Event:
 
 
 def _lease_for_all(iteration: Iteration, request: LeaseWindows) -> Decision:
-    """Grants windows that a worker produces once for all trainers; none while there is none."""
+    """Grants windows that a worker produces once for all trainers; none while there is none.
+
+    Whichever worker asks takes them, and they are done at once: delivery is at most once. The facts
+    name the first reader as owner, since a lease needs one.
+    """
     table = iteration.windows
     if table is None or not iteration.readers:
         return Decision((), _NOTHING_NOW)
     chosen = table.candidates(request.reader_id, max(0, request.count))
     if not chosen:
         return Decision((), _NOTHING_NOW)
+    request = replace(request, reader_id=next(iter(iteration.readers)))
+    done = ev.RowsConsumed(
+        iteration_id=request.iteration_id,
+        reader_id=request.reader_id,
+        marks=tuple(RowMark(window, 0, 0, True) for window in chosen),
+    )
     answer = LeaseAnswer(tuple(_lease(table, window) for window in chosen), False)
-    return Decision(tuple(caching.take_windows(iteration, request, chosen)), answer)
+    return Decision((_leased(request, chosen), done), answer)
 
 
 def _grant_size(

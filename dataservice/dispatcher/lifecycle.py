@@ -9,13 +9,14 @@ nobody has read for a while are collected, which frees the job's name.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from dataservice.dispatcher import events as ev
-from dataservice.dispatcher.history import JobHistory
-from dataservice.dispatcher.jobs import Job, program_of
+from dataservice.dispatcher.jobs import Job, JobHistory, program_of
 from dataservice.dispatcher.requests import Decision, OpenIteration
 from dataservice.dispatcher.state import DispatcherState
 from dataservice.errors import FailedPreconditionError
-from dataservice.vocabulary import IterationId, JobId, ReaderId
+from dataservice.vocabulary import JobId, ReaderId
 
 
 def job_of(state: DispatcherState, reader_id: ReaderId) -> JobId | None:
@@ -155,24 +156,8 @@ def _ago(job: Job, request: OpenIteration) -> str:
     return f"{seconds:.0f} s ago" if seconds < 120 else f"{seconds / 60:.0f} min ago"
 
 
-def collect_iteration(state: DispatcherState, iteration_id: IterationId) -> Decision:
-    """Drops an iteration if it is unfinished and has no readers; its repetition may begin anew."""
-    iteration = state.iterations.get(iteration_id)
-    if iteration is None or not iteration.is_unread:
-        return Decision(())
-    return Decision((ev.IterationCollected(iteration_id=iteration_id),))
-
-
-def collect_job(state: DispatcherState, job_id: JobId) -> Decision:
-    """Drops a job if it has no readers; its name is free again."""
-    job = state.jobs.get(job_id)
-    if job is None or count_readers(state, job):
-        return Decision(())
-    return Decision((ev.JobDeleted(job_id=job_id),))
-
-
 class Collector:
-    """Tracks how long iterations and jobs have been unread, at most since the dispatcher's start.
+    """Decides what to drop because nobody has read it for a while, at most since the start.
 
     Not thread-safe; the caller passes monotonic time. `timeout_s` None never collects.
     """
@@ -181,27 +166,29 @@ class Collector:
         self._timeout_s = timeout_s
         self._interval_s = interval_s
         self._checked_s = now_s
-        self._iterations: dict[IterationId, float] = {}
-        self._jobs: dict[JobId, float] = {}
+        # The facts that would drop what is unread, each with the time since when it is.
+        self._since_s: dict[ev.Event, float] = {}
 
-    def due(
-        self, state: DispatcherState, now_s: float
-    ) -> tuple[tuple[IterationId, ...], tuple[JobId, ...]]:
-        """Returns the iterations and the jobs to collect; both are empty between two checks.
+    def collect(self, state: DispatcherState, now_s: float) -> Decision:
+        """Drops iterations and jobs that were unread for too long; nothing between two checks.
 
         Must be called more often than it checks, since it observes only then what is unread.
         """
         if self._timeout_s is None:
-            return (), ()
-        unread = state.unread_iterations()
-        self._iterations = {key: self._iterations.get(key, now_s) for key in unread}
-        idle = [job.job_id for job in state.jobs.values() if not count_readers(state, job)]
-        self._jobs = {key: self._jobs.get(key, now_s) for key in idle}
+            return Decision(())
+        self._since_s = {fact: self._since_s.get(fact, now_s) for fact in _unread(state)}
         if now_s - self._checked_s < self._interval_s:
-            return (), ()
+            return Decision(())
         self._checked_s = now_s
         last_s = now_s - self._timeout_s
-        return (
-            tuple(key for key, since_s in self._iterations.items() if since_s <= last_s),
-            tuple(key for key, since_s in self._jobs.items() if since_s <= last_s),
-        )
+        return Decision(tuple(fact for fact, since_s in self._since_s.items() if since_s <= last_s))
+
+
+def _unread(state: DispatcherState) -> Iterator[ev.Event]:
+    """Yields the facts that would drop unfinished iterations and jobs without readers."""
+    for iteration in state.iterations.values():
+        if not iteration.readers and not iteration.finished:
+            yield ev.IterationCollected(iteration_id=iteration.iteration_id)
+    for job in state.jobs.values():
+        if not count_readers(state, job):
+            yield ev.JobDeleted(job_id=job.job_id)

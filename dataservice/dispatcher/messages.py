@@ -17,7 +17,16 @@ from dataservice.errors import InvalidArgumentError
 from dataservice.job_options import JobOptions
 from dataservice.omissions import Omitted
 from dataservice.ranges import Consumed, RowMark
+from dataservice.vocabulary import ShardingPolicy
 from dataservice.wire import dispatcher_pb2 as pb
+
+
+def sharding_policy(number: int) -> ShardingPolicy:
+    """Returns the policy of this number; InvalidArgumentError if there is none."""
+    try:
+        return ShardingPolicy(number)
+    except ValueError:
+        raise InvalidArgumentError(f"unknown sharding policy {number}") from None
 
 
 def job_options(message: pb.JobOptions) -> JobOptions:

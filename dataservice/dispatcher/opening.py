@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataservice.dispatcher import events as ev
 from dataservice.dispatcher import lifecycle, ordering, positions, rounds, shares
-from dataservice.dispatcher.caching import check_cached
 from dataservice.dispatcher.decide import (
     check_same_plan,
     find_dataset,
@@ -17,7 +16,6 @@ from dataservice.dispatcher.decide import (
 )
 from dataservice.dispatcher.jobs import Iteration, Job
 from dataservice.dispatcher.plans import WindowPlan
-from dataservice.dispatcher.registrations import Dataset
 from dataservice.dispatcher.requests import Decision, OpenAnswer, OpenIteration
 from dataservice.dispatcher.state import DispatcherState
 from dataservice.errors import (
@@ -25,17 +23,15 @@ from dataservice.errors import (
     InvalidArgumentError,
     UnavailableError,
 )
-from dataservice.vocabulary import AT_MOST_ONCE, EXACTLY_ONCE, ShardingPolicy
+from dataservice.vocabulary import (
+    AT_MOST_ONCE,
+    EXACTLY_ONCE,
+    INFINITE_CARDINALITY,
+    ReaderId,
+    ShardingPolicy,
+)
 
 _LISTS_SOURCES = (ShardingPolicy.DYNAMIC, ShardingPolicy.FILE, ShardingPolicy.FILE_OR_DATA)
-
-
-def check_policy(policy: int) -> ShardingPolicy:
-    """Returns the policy of this number; InvalidArgumentError if there is none."""
-    try:
-        return ShardingPolicy(policy)
-    except ValueError:
-        raise InvalidArgumentError(f"unknown sharding policy {policy}") from None
 
 
 def find_iteration(state: DispatcherState, request: OpenIteration) -> Iteration | None:
@@ -45,8 +41,7 @@ def find_iteration(state: DispatcherState, request: OpenIteration) -> Iteration 
     """
     dataset = find_dataset(state, request.dataset_id)
     check_same_plan(dataset, request.fingerprint)
-    check_policy(request.policy)
-    check_cached(request, dataset)
+    _check_cached(request, dataset.cardinality)
     rounds.check_request(request, dataset.cardinality)
     _check_open(request)
     shares.check_list(state, request.policy)
@@ -60,7 +55,7 @@ def find_iteration(state: DispatcherState, request: OpenIteration) -> Iteration 
     return None if positions.replaces_iteration(iteration, request) else iteration
 
 
-def dataset_to_plan(state: DispatcherState, request: OpenIteration) -> Dataset | None:
+def dataset_to_plan(state: DispatcherState, request: OpenIteration) -> ev.DatasetRegistered | None:
     """Returns the dataset whose sources must be listed before the repetition can begin, if any.
 
     None if the repetition has begun, if it has ended and no position is loaded, or if the policy
@@ -88,6 +83,33 @@ def _check_open(request: OpenIteration) -> None:
         )
 
 
+def _check_cached(request: OpenIteration, cardinality: int) -> None:
+    """Raises InvalidArgumentError if the request asks for a cache that cannot be served.
+
+    All trainers read one endless sequence per worker, so the job has a name by which they find it,
+    one repetition, and neither order nor rounds.
+    """
+    if not request.options.cross_trainer_cache:
+        return
+    if request.job_name is None:
+        raise InvalidArgumentError("a cross-trainer cache requires named jobs; give a job_name")
+    if request.options.num_consumers or request.options.ordered:
+        raise InvalidArgumentError(
+            "a cross-trainer cache excludes coordinated reads and ordered=True"
+        )
+    if cardinality != INFINITE_CARDINALITY:
+        raise InvalidArgumentError(
+            "a cross-trainer cache requires the input dataset to be infinite, got cardinality "
+            f"{cardinality}; end the dataset with repeat()"
+        )
+    if request.repetition:
+        raise InvalidArgumentError(
+            f"job {request.job_name} has a cross-trainer cache, and so one repetition "
+            f"without an end: there is no repetition {request.repetition}. Keep using the "
+            "first iterator, or iterate over a new dataset object"
+        )
+
+
 def _named_job(state: DispatcherState, request: OpenIteration) -> Job | None:
     if request.job_name is None or request.job_name not in state.job_by_name:
         return None
@@ -111,8 +133,7 @@ def _job_to_begin(state: DispatcherState, request: OpenIteration) -> Job | None:
 def _job_differences(state: DispatcherState, job: Job, request: OpenIteration) -> list[str]:
     differences = []
     if job.policy != request.policy:
-        now = ShardingPolicy(request.policy).name
-        differences.append(f"policy (existing {job.policy.name}, got {now})")
+        differences.append(f"policy (existing {job.policy.name}, got {request.policy.name})")
     if job.delivery != request.delivery:
         differences.append(f"delivery (existing {job.delivery}, got {request.delivery})")
     differences.extend(job.options.differences(request.options))
@@ -134,7 +155,7 @@ def open_iteration(
     """Joins a reader to its repetition, which begins with `plan` if it has not begun yet.
 
     Under a static policy `plan` is the digest of the listed files. A retry with the same reader id
-    joins the reader once. Answers an OpenAnswer.
+    joins the reader once. Answers the notice of an OpenAnswer, which `answer_open` makes of it.
     """
     if request.reader_id in state.departed:
         raise reader_gone(state, request.reader_id)
@@ -149,36 +170,36 @@ def open_iteration(
     needs_notice = is_new and request.position is None and not request.restores
     notice = lifecycle.notice_of_earlier_readers(state, job, request) if needs_notice else ""
     if iteration is None:
-        facts, answer = _begin(state, request, job, plan)
+        facts = _begin(state, request, job, plan)
+        iteration_id, table = request.iteration_id, None
     else:
-        facts, answer = _join_existing(state, request, iteration)
+        facts = positions.join(state, iteration, request)
+        ordering.check_alone(state, iteration, request)
+        iteration_id, table = iteration.iteration_id, iteration.rounds
     if is_new:
         joined = ev.ReaderJoined(
             reader_id=request.reader_id,
-            iteration_id=answer.iteration_id,
+            iteration_id=iteration_id,
             host=request.reader_host,
             pid=request.reader_pid,
             owner=request.owner,
         )
-        table = None if iteration is None else iteration.rounds
-        before, after = rounds.join(table, request, answer.iteration_id)
+        before, after = rounds.join(table, request, iteration_id)
         facts += [*before, joined, *after]
-    return Decision(tuple(facts), answer._replace(notice=notice))
+    return Decision(tuple(facts), notice)
 
 
-def _join_existing(
-    state: DispatcherState, request: OpenIteration, iteration: Iteration
-) -> tuple[list[ev.Event], OpenAnswer]:
-    """Returns the facts and the answer for joining an iteration that has begun."""
-    facts = positions.join(state, iteration, request)
-    ordering.check_alone(state, iteration, request)
-    return facts, OpenAnswer(
+def answer_open(state: DispatcherState, reader_id: ReaderId, notice: str) -> OpenAnswer:
+    """Answers what a reader has joined, from the state to which the facts have been applied."""
+    iteration = state.iterations[state.iteration_of_reader[reader_id]]
+    return OpenAnswer(
         iteration.job_id,
         iteration.iteration_id,
         state.jobs[iteration.job_id].dataset_id,
         len(iteration.shards),
         iteration.listing,
-        division="" if iteration.windows is None else iteration.windows.plan.division,
+        notice,
+        "" if iteration.windows is None else iteration.windows.plan.division,
     )
 
 
@@ -187,12 +208,11 @@ def _begin(
     request: OpenIteration,
     known: Job | None,
     plan: WindowPlan | str | None,
-) -> tuple[list[ev.Event], OpenAnswer]:
-    """Returns the facts and the answer for a new iteration; a retired one is only recalled."""
+) -> list[ev.Event]:
+    """Returns the facts that begin a new iteration; a retired one is only recalled."""
     job = _job_to_begin(state, request)
     if job is not None and request.position is None and lifecycle.is_retired(job, request):
-        answer = OpenAnswer(job.job_id, request.iteration_id, job.dataset_id)
-        return [lifecycle.recall(job, request)], answer
+        return [lifecycle.recall(job, request)]
     if plan is None and request.policy is ShardingPolicy.DYNAMIC:
         raise UnavailableError("the job was deleted while it was being opened; try again")
     facts: list[ev.Event] = []
@@ -200,26 +220,19 @@ def _begin(
         facts += _job_begun(state, request, known)
     elif request.repetition in job.iterations:
         facts.append(ev.IterationCollected(iteration_id=job.iterations[request.repetition]))
-    job_id = request.job_id if job is None else job.job_id
-    iteration_id = request.iteration_id
     begun = ev.IterationCreated(
-        iteration_id=iteration_id,
-        job_id=job_id,
+        iteration_id=request.iteration_id,
+        job_id=request.job_id if job is None else job.job_id,
         repetition=request.repetition,
         num_shards=len(state.worker_list) if request.policy.is_static else 0,
         listing=plan if isinstance(plan, str) else "",
     )
     facts.append(begun)
-    resumed = positions.begin(request, iteration_id, plan)
-    division = ""
+    resumed = positions.begin(request, plan)
     if isinstance(plan, WindowPlan):
-        division = plan.division
-        facts.append(ev.WindowsPlanned(iteration_id=iteration_id, plan=plan))
-        facts.extend(resumed or [ev.RoundOpened(iteration_id=iteration_id)])
-    dataset_id = request.dataset_id if job is None else job.dataset_id
-    return facts, OpenAnswer(
-        job_id, iteration_id, dataset_id, begun.num_shards, begun.listing, division=division
-    )
+        facts.append(ev.WindowsPlanned(iteration_id=request.iteration_id, plan=plan))
+        facts.extend(resumed or [ev.RoundOpened(iteration_id=request.iteration_id)])
+    return facts
 
 
 def _job_begun(
@@ -240,7 +253,7 @@ def _job_created(request: OpenIteration) -> ev.JobCreated:
         job_id=request.job_id,
         name=request.job_name,
         dataset_id=request.dataset_id,
-        policy=ShardingPolicy(request.policy),
+        policy=request.policy,
         delivery=request.delivery,
         options=request.options,
         created_s=request.opened_s,

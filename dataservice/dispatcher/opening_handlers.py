@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from dataservice.dispatcher import opening, shares
+from dataservice.dispatcher.events import DatasetRegistered
 from dataservice.dispatcher.listing_limit import ListingLimit
 from dataservice.dispatcher.plans import WindowPlan
-from dataservice.dispatcher.registrations import Dataset
 from dataservice.dispatcher.requests import OpenAnswer, OpenIteration
 from dataservice.dispatcher.soft_state import SoftState
 from dataservice.dispatcher.state_store import StateStore
@@ -48,7 +48,7 @@ class OpeningHandlers:
         self._clock = clock
         self._wall_clock = wall_clock
 
-    def open(self, request: OpenIteration) -> tuple[OpenAnswer, Dataset, WorkersUpdate]:
+    def open(self, request: OpenIteration) -> tuple[OpenAnswer, DatasetRegistered, WorkersUpdate]:
         """Joins a reader; plans its repetition first if it begins with this reader.
 
         Blocks while the sources are listed; UnavailableError if the limit of such calls is reached.
@@ -66,12 +66,12 @@ class OpeningHandlers:
             plan = None if needed is None else self._plan(needed, request)
             return self._join(request, plan)
 
-    def _dataset_to_plan(self, request: OpenIteration) -> Dataset | None:
+    def _dataset_to_plan(self, request: OpenIteration) -> DatasetRegistered | None:
         with self._transaction() as transaction:
             transaction.answer_has_facts = False
             return opening.dataset_to_plan(self._state, request)
 
-    def _plan(self, dataset: Dataset, request: OpenIteration) -> WindowPlan | str:
+    def _plan(self, dataset: DatasetRegistered, request: OpenIteration) -> WindowPlan | str:
         if request.policy.is_static:
             count = len(self._state.worker_list)
             return self._lister(dataset.plan, request.policy, count, request.options)
@@ -83,9 +83,10 @@ class OpeningHandlers:
 
     def _join(
         self, request: OpenIteration, plan: WindowPlan | str | None
-    ) -> tuple[OpenAnswer, Dataset, WorkersUpdate]:
+    ) -> tuple[OpenAnswer, DatasetRegistered, WorkersUpdate]:
         with self._transaction():
-            answer: OpenAnswer = self._commit(opening.open_iteration(self._state, request, plan))
+            notice = self._commit(opening.open_iteration(self._state, request, plan))
+            answer = opening.answer_open(self._state, request.reader_id, notice)
             self._soft_state.presence.renew_reader(request.reader_id, self._clock())
             dataset = self._state.datasets[answer.dataset_id]
             iteration = self._state.iterations[answer.iteration_id]

@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 _GONE = "the owner of this reader reported that its process has ended or was lost"
 
-Consumed = Mapping[ReaderId, tuple[RowMark, ...]]
+Marks = Mapping[ReaderId, tuple[RowMark, ...]]
 
 
 def owner_of(state: DispatcherState, reader_id: ReaderId) -> str:
@@ -45,7 +45,7 @@ def readers_of(state: DispatcherState, owner: str) -> tuple[ReaderId, ...]:
     )
 
 
-def release(state: DispatcherState, owner: str, consumed: Consumed) -> Decision:
+def release(state: DispatcherState, owner: str, consumed: Marks) -> Decision:
     """Releases an owner: all its readers are lost, after these rows. Answers how many there were.
 
     The release is final: a process that was taken for lost may still run and open another reader,
@@ -74,7 +74,7 @@ class OwnerWaits:
         self._timeout_s = timeout_s
         self._awaited = Deadlines[ReaderId]()
 
-    def release(self, owner: str, consumed: Consumed) -> int:
+    def release(self, owner: str, consumed: Marks) -> int:
         """Records an owner's statement and returns how many readers it released."""
         with self._transaction():
             return int(self._commit(release(self._state, owner, consumed)))

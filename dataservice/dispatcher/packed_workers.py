@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from dataservice.dispatcher.registrations import Worker
+from dataservice.dispatcher.events import WorkerRegistered
 from dataservice.vocabulary import WorkerId
 from dataservice.wire import dispatcher_pb2 as pb
 from dataservice.wire.worker_list import pack
@@ -34,14 +34,14 @@ class PackedWorkers:
     def add_to(
         self,
         reply: pb.OpenIterationReply | pb.SyncReply,
-        workers: Sequence[Worker],
+        workers: Sequence[WorkerRegistered],
         version: int,
     ) -> None:
         """Adds all of these workers to a reply; `version` is that of their set, and not 0."""
         if len(workers) <= self._few:
             reply.workers.extend(worker_messages(workers))
             return
-        packed, came, gone = self._packed, list[Worker](), list[WorkerId]()
+        packed, came, gone = self._packed, list[WorkerRegistered](), list[WorkerId]()
         if packed.version != version:
             came = [worker for worker in workers if worker.worker_id not in packed.worker_ids]
             gone = list(packed.worker_ids.difference([worker.worker_id for worker in workers]))
@@ -54,7 +54,7 @@ class PackedWorkers:
         reply.lost_worker_ids.extend(gone)
 
 
-def worker_messages(workers: Iterable[Worker]) -> list[pb.WorkerInfo]:
+def worker_messages(workers: Iterable[WorkerRegistered]) -> list[pb.WorkerInfo]:
     """Encodes workers for readers."""
     return [
         pb.WorkerInfo(

@@ -71,7 +71,7 @@ class WindowPlan:
             counts.append(len(self.windows_of(len(counts))))
         return counts[round_number]
 
-    def prepare_resume(self, windows: int) -> WindowPlan:
+    def prepare_resume(self, windows: int) -> None:
         """Counts the windows of the readings that the first `windows` windows belong to.
 
         Takes long for many readings; may run in any thread.
@@ -80,7 +80,6 @@ class WindowPlan:
         while counted < windows and number != self.rounds and (count := self.count_of(number)):
             counted += count
             number += 1
-        return self
 
     @property
     def _varies(self) -> bool:

@@ -74,9 +74,7 @@ def replaces_job(state: DispatcherState, job: Job | None, request: OpenIteration
     return not any(state.iterations[iteration_id].readers for iteration_id in others)
 
 
-def begin(
-    request: OpenIteration, iteration_id: IterationId, plan: WindowPlan | str | None
-) -> list[ev.Event]:
+def begin(request: OpenIteration, plan: WindowPlan | str | None) -> list[ev.Event]:
     """Returns the fact that a new iteration resumes from the request's position, if it has one."""
     position = request.position
     if position is None:
@@ -87,7 +85,7 @@ def begin(
             "distribute with ShardingPolicy.DYNAMIC"
         )
     _check_division(plan, position)
-    return [_resumed(request.reader_id, iteration_id, position)]
+    return [_resumed(request.reader_id, request.iteration_id, position)]
 
 
 def join(state: DispatcherState, iteration: Iteration, request: OpenIteration) -> list[ev.Event]:

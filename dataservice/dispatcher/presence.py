@@ -34,19 +34,6 @@ class TimedOut(NamedTuple):
     stood_still_s: float = 0.0
 
 
-def least_interval_s(clients: int, heartbeats_per_s: float) -> float:
-    """Returns the shortest interval at which so many clients together keep to `heartbeats_per_s`.
-
-    Clients whose own interval is longer keep it.
-    """
-    return clients / heartbeats_per_s
-
-
-def timeout_s(configured_s: float, interval_s: float) -> float:
-    """Returns the silence after which a client that was told `interval_s` is given up."""
-    return max(configured_s, INTERVALS_PER_TIMEOUT * interval_s)
-
-
 def share_of(client_id: str) -> float:
     """Maps an id to [0, 1): uniform over ids, the same for an id in every process."""
     return zlib.crc32(client_id.encode()) / 2**32
@@ -76,18 +63,21 @@ class Presence:
 
     @property
     def interval_s(self) -> float:
-        """The shortest interval between two heartbeats of a client at present."""
-        return least_interval_s(len(self._workers) + len(self._readers), self._heartbeats_per_s)
+        """The shortest interval between two heartbeats of a client at present.
+
+        Clients whose own interval is longer keep it.
+        """
+        return (len(self._workers) + len(self._readers)) / self._heartbeats_per_s
 
     @property
     def worker_timeout_s(self) -> float:
         """The silence after which a worker is taken for lost."""
-        return timeout_s(self._worker_timeout_s, self.interval_s)
+        return max(self._worker_timeout_s, INTERVALS_PER_TIMEOUT * self.interval_s)
 
     @property
     def client_timeout_s(self) -> float:
         """The silence after which a reader is taken for lost."""
-        return timeout_s(self._client_timeout_s, self.interval_s)
+        return max(self._client_timeout_s, INTERVALS_PER_TIMEOUT * self.interval_s)
 
     @property
     def reader_heartbeat_s(self) -> float:
@@ -103,13 +93,14 @@ class Presence:
         self, workers: Iterable[WorkerId], readers: Iterable[ReaderId], now_s: float
     ) -> None:
         """Adds the clients known from an earlier process; each counts as just heard of."""
-        workers, readers = tuple(workers), tuple(readers)
-        longest_s = least_interval_s(len(workers) + len(readers), self._heartbeats_per_s)
         run_s = self._run_s(now_s)
         for worker_id in workers:
-            self._workers.renew(worker_id, run_s + timeout_s(self._worker_timeout_s, longest_s))
+            self._workers.renew(worker_id, run_s)
         for reader_id in readers:
-            self._readers.renew(reader_id, run_s + timeout_s(self._client_timeout_s, longest_s))
+            self._readers.renew(reader_id, run_s)
+        # Only now is it known how many there are, on which the time-outs depend.
+        self._workers.renew_all(run_s + self.worker_timeout_s)
+        self._readers.renew_all(run_s + self.client_timeout_s)
 
     def renew_worker(self, worker_id: WorkerId, now_s: float) -> None:
         """Renews the deadline of a worker that gave a sign of life."""

@@ -6,7 +6,7 @@ One request type per kind of call, named in the imperative. Knows no messages of
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from dataservice.dispatcher.events import Event
 from dataservice.dispatcher.resumption import SavedPosition
@@ -23,9 +23,6 @@ from dataservice.vocabulary import (
     ShardingPolicy,
     WorkerId,
 )
-
-# Stands, as a returned window, for all that the worker was leased for the reader: a stream begins.
-ALL_WINDOWS: Final = -1
 
 
 class Decision(NamedTuple):

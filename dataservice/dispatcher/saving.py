@@ -13,9 +13,8 @@ from collections.abc import Collection
 from typing import Any, Final
 
 from dataservice.dispatcher import snapshot_events as ev
-from dataservice.dispatcher.events import Event
+from dataservice.dispatcher.events import DatasetRegistered, Event
 from dataservice.dispatcher.plans import WindowPlan
-from dataservice.dispatcher.registrations import Dataset
 from dataservice.dispatcher.requests import Decision, Lease
 from dataservice.dispatcher.snapshot_requests import Marker, StartSnapshot, Task, WorkOnSnapshot
 from dataservice.dispatcher.snapshots import Snapshot
@@ -82,7 +81,7 @@ def attach(state: DispatcherState, request: StartSnapshot) -> Snapshot | None:
     return known
 
 
-def dataset_of(state: DispatcherState, request: StartSnapshot) -> Dataset:
+def dataset_of(state: DispatcherState, request: StartSnapshot) -> DatasetRegistered:
     """Returns the dataset to save; UnknownDatasetError if it is not registered."""
     if not request.path:
         raise InvalidArgumentError("the path of a snapshot must not be empty")
@@ -103,7 +102,7 @@ def _already_there(request: StartSnapshot, known: Snapshot | None) -> str:
     )
 
 
-def _differences(known: Dataset, other: Dataset) -> list[str]:
+def _differences(known: DatasetRegistered, other: DatasetRegistered) -> list[str]:
     found = []
     if known.schema != other.schema:
         found.append("schema")

@@ -14,10 +14,10 @@ from typing import Any, Final
 
 from dataservice.config import DispatcherConfig
 from dataservice.dispatcher.endpoint import DispatcherEndpoint
-from dataservice.dispatcher.planning import list_files, plan_snapshot, plan_windows, preload
+from dataservice.dispatcher.planning import preload
 from dataservice.dispatcher.scaling_command import ScalingCommand
 from dataservice.dispatcher.service import DispatcherService
-from dataservice.dispatcher.snapshot_handlers import DEFAULT_SNAPSHOTS_PER_WORKER, SavingSettings
+from dataservice.dispatcher.snapshot_handlers import DEFAULT_SNAPSHOTS_PER_WORKER
 from dataservice.errors import (
     DataServiceError,
     FailedPreconditionError,
@@ -100,11 +100,8 @@ class DispatchServer:
         if config.fault_tolerant_mode:
             self._journal = _open_journal(config)
         self._service = DispatcherService(
-            planner=plan_windows,
-            lister=list_files,
-            saving=SavingSettings(
-                plan_snapshot,
-                config.worker_max_concurrent_snapshots or DEFAULT_SNAPSHOTS_PER_WORKER,
+            snapshots_per_worker=(
+                config.worker_max_concurrent_snapshots or DEFAULT_SNAPSHOTS_PER_WORKER
             ),
             worker_addresses=config.worker_addresses or (),
             journal=self._journal,

@@ -20,14 +20,15 @@ from dataservice.config import (
     POLLS_REFUSED_PER_S,
 )
 from dataservice.dispatcher import decide, leasing, lifecycle, positions, rounds, shares
+from dataservice.dispatcher.events import DatasetRegistered, WorkerRegistered
 from dataservice.dispatcher.jobs import Iteration
 from dataservice.dispatcher.listing_limit import ListingLimit
 from dataservice.dispatcher.long_polls import LongPolls
 from dataservice.dispatcher.opening_handlers import Lister, OpeningHandlers, Planner
 from dataservice.dispatcher.overview import Overview
 from dataservice.dispatcher.owners import OwnerWaits
+from dataservice.dispatcher.planning import list_files, plan_snapshot, plan_windows
 from dataservice.dispatcher.presence import Presence
-from dataservice.dispatcher.registrations import Dataset, Worker
 from dataservice.dispatcher.reports import ReaderReport, WorkerReport
 from dataservice.dispatcher.requests import (
     LeaseAnswer,
@@ -41,7 +42,11 @@ from dataservice.dispatcher.requests import (
     SyncRounds,
     WorkerPlace,
 )
-from dataservice.dispatcher.snapshot_handlers import UNDIVIDED, SavingSettings, SnapshotHandlers
+from dataservice.dispatcher.snapshot_handlers import (
+    DEFAULT_SNAPSHOTS_PER_WORKER,
+    SnapshotHandlers,
+    SnapshotPlanner,
+)
 from dataservice.dispatcher.soft_state import SoftState
 from dataservice.dispatcher.state_store import StateStore
 from dataservice.dispatcher.worker_set import WorkersUpdate
@@ -83,9 +88,10 @@ class DispatcherService:
     def __init__(
         self,
         *,
-        planner: Planner,
-        lister: Lister = lambda _plan, _policy, _num_shards, _options: "",
-        saving: SavingSettings = UNDIVIDED,
+        planner: Planner = plan_windows,
+        lister: Lister = list_files,
+        snapshot_planner: SnapshotPlanner = plan_snapshot,
+        snapshots_per_worker: int = DEFAULT_SNAPSHOTS_PER_WORKER,
         worker_addresses: Sequence[str] = (),
         journal: Journal | None = None,
         worker_timeout_s: float = 10.0,
@@ -114,7 +120,9 @@ class DispatcherService:
         self.openings = OpeningHandlers(
             self._store, self._soft_state, listing_limit, planner, lister, clock, wall_clock
         )
-        self.snapshots = SnapshotHandlers(self._store, self._renew_worker, saving, listing_limit)
+        self.snapshots = SnapshotHandlers(
+            self._store, self._renew_worker, listing_limit, snapshot_planner, snapshots_per_worker
+        )
         self.owners = OwnerWaits(self._store, owner_timeout_s)
         with self._transaction():
             self._commit(shares.set_worker_list(self._state, worker_addresses))
@@ -134,7 +142,7 @@ class DispatcherService:
             dataset_id: DatasetId = self._commit(decide.register_dataset(self._state, request))
             return dataset_id
 
-    def get_dataset(self, dataset_id: DatasetId) -> Dataset:
+    def get_dataset(self, dataset_id: DatasetId) -> DatasetRegistered:
         with self._transaction():
             return decide.find_dataset(self._state, dataset_id)
 
@@ -227,7 +235,7 @@ class DispatcherService:
 
     def sync_rounds(
         self, request: SyncRounds, report: ReaderReport
-    ) -> tuple[RoundsAnswer, Sequence[Worker]]:
+    ) -> tuple[RoundsAnswer, Sequence[WorkerRegistered]]:
         """Records a consumer's progress and answers how far it may go; also answers all workers."""
         with self._transaction():
             self._renew_reader(request.reader_id, request.iteration_id, report)
@@ -286,11 +294,7 @@ class DispatcherService:
         wall_s = self._wall_clock()
         for job_id in tuple(self._state.jobs):
             self._commit(lifecycle.retire_finished(self._state, job_id, wall_s))
-        iterations, jobs = self._collector.due(self._state, now_s)
-        for iteration_id in iterations:
-            self._commit(lifecycle.collect_iteration(self._state, iteration_id))
-        for job_id in jobs:
-            self._commit(lifecycle.collect_job(self._state, job_id))
+        self._commit(self._collector.collect(self._state, now_s))
 
     # Inside the lock
 

@@ -24,17 +24,8 @@ logger = logging.getLogger(__name__)
 DEFAULT_SNAPSHOTS_PER_WORKER: Final = 3
 
 
-class SavingSettings(NamedTuple):
-    """How snapshots are planned, and how many of them a worker writes at once.
-
-    `planner` returns how an encoded plan is cut into windows, None if it is not divided.
-    """
-
-    planner: Callable[[bytes], WindowPlan | None]
-    max_per_worker: int = DEFAULT_SNAPSHOTS_PER_WORKER
-
-
-UNDIVIDED: Final = SavingSettings(lambda _plan: None)
+# From an encoded dataset plan to the plan of its windows; None if it is not divided.
+SnapshotPlanner = Callable[[bytes], WindowPlan | None]
 
 
 class WorkAnswer(NamedTuple):
@@ -46,20 +37,25 @@ class WorkAnswer(NamedTuple):
 
 
 class SnapshotHandlers:
-    """Answers requests about snapshots; `renew_worker` is called inside a transaction."""
+    """Answers requests about snapshots; a worker writes at most `max_per_worker` at once.
+
+    `renew_worker` is called inside a transaction.
+    """
 
     def __init__(
         self,
         store: StateStore,
         renew_worker: Callable[[WorkerId], None],
-        settings: SavingSettings,
         listing_limit: ListingLimit,
+        planner: SnapshotPlanner,
+        max_per_worker: int,
     ) -> None:
         self._state = store.state
         self._transaction, self._commit = store.transaction, store.commit
         self._renew_worker = renew_worker
-        self._settings = settings
         self._listing_limit = listing_limit
+        self._planner = planner
+        self._max_per_worker = max_per_worker
         # Rows written of unfinished windows, by worker. Not journaled.
         self._under_way: dict[SnapshotId, dict[WorkerId, int]] = {}
 
@@ -69,14 +65,13 @@ class SnapshotHandlers:
         Blocks while sources are listed.
         """
         existing = self._existing(request)
-        if existing is not None:
-            return existing, True
-        # A client whose call timed out may ask again while the first call still lists sources.
-        with self._listing_limit.exclusive(f"dataset {request.dataset_id}"):
-            existing = self._existing(request)
-            if existing is not None:
-                return existing, True
-            return self._begin(request)
+        if existing is None:
+            # A client whose call timed out may ask again while the first call still lists sources.
+            with self._listing_limit.exclusive(f"dataset {request.dataset_id}"):
+                existing = self._existing(request)
+                if existing is None:
+                    return self._begin(request)
+        return existing, True
 
     def _existing(self, request: StartSnapshot) -> SnapshotId | None:
         with self._transaction():
@@ -86,7 +81,7 @@ class SnapshotHandlers:
     def _begin(self, request: StartSnapshot) -> tuple[SnapshotId, bool]:
         with self._transaction():
             plan = saving.dataset_of(self._state, request).plan
-        windows = self._settings.planner(plan)
+        windows = self._planner(plan)
         with self._transaction():
             snapshot_id: SnapshotId = self._commit(saving.start(self._state, request, windows))
             logger.info("snapshot %s is written to %s", snapshot_id, request.path)
@@ -102,12 +97,17 @@ class SnapshotHandlers:
             marker = self._commit(saving.lease_marker(self._state, request))
             snapshot = saving.find(self._state, request.snapshot_id)
             over = snapshot.is_closed or snapshot.awaits_marker
-            self._record_report(snapshot, request, 0 if over else rows_under_way)
+            if over:
+                self._under_way.pop(snapshot.snapshot_id, None)
+            else:
+                workers = self._under_way.setdefault(snapshot.snapshot_id, {})
+                workers[request.worker_id] = rows_under_way
+            _log_end(snapshot, request)
             return WorkAnswer(leases, over, marker)
 
     def work_for(self, worker_id: WorkerId, active: Sequence[SnapshotId]) -> tuple[SnapshotId, ...]:
         """Returns the snapshots that a worker has to begin. Runs inside the lock."""
-        return saving.work_for(self._state, worker_id, active, self._settings.max_per_worker)
+        return saving.work_for(self._state, worker_id, active, self._max_per_worker)
 
     def describe(self, snapshot_id: SnapshotId) -> tuple[Task, dict[str, Any]]:
         """Returns a snapshot's task and its progress."""
@@ -125,20 +125,17 @@ class SnapshotHandlers:
         with self._transaction():
             self._commit(saving.cancel(self._state, snapshot_id))
 
-    def _record_report(self, snapshot: Snapshot, request: WorkOnSnapshot, rows: int) -> None:
-        """Logs the end of a snapshot, and keeps the worker's rows of unfinished windows."""
-        if request.error and snapshot.error == request.error:
-            logger.error(
-                "snapshot %s to %s failed: %s", snapshot.snapshot_id, snapshot.path, request.error
-            )
-        if request.marked:
-            logger.info("snapshot %s to %s is closed", snapshot.snapshot_id, snapshot.path)
-        workers = self._under_way.setdefault(snapshot.snapshot_id, {})
-        workers[request.worker_id] = rows
-        if snapshot.is_closed or snapshot.awaits_marker:
-            del self._under_way[snapshot.snapshot_id]
-
     def _progress(self, snapshot: Snapshot) -> dict[str, Any]:
         under_way = self._under_way.get(snapshot.snapshot_id, {})
         leased = {} if snapshot.windows is None else snapshot.windows.leases
         return saving.progress(snapshot, sum(under_way.get(worker, 0) for worker in leased))
+
+
+def _log_end(snapshot: Snapshot, request: WorkOnSnapshot) -> None:
+    """Logs the end of a snapshot if this request has brought it."""
+    if request.error and snapshot.error == request.error:
+        logger.error(
+            "snapshot %s to %s failed: %s", snapshot.snapshot_id, snapshot.path, request.error
+        )
+    if request.marked:
+        logger.info("snapshot %s to %s is closed", snapshot.snapshot_id, snapshot.path)

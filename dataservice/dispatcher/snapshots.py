@@ -8,18 +8,28 @@ only its totals.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple, get_args
 
 from dataservice.dispatcher import snapshot_events as ev
-from dataservice.dispatcher.events import Event
 from dataservice.dispatcher.images import image_of, table_of
 from dataservice.dispatcher.window_records import Phase
 from dataservice.dispatcher.windows import WindowTable
 from dataservice.ranges import RowMark
 from dataservice.vocabulary import DatasetId, ReaderId, SnapshotId, WorkerId
 
+SnapshotFact = (
+    ev.SnapshotStarted
+    | ev.SnapshotRoundOpened
+    | ev.SnapshotWindowsLeased
+    | ev.SnapshotWindowsFinished
+    | ev.SnapshotFailed
+    | ev.SnapshotMarkerLeased
+    | ev.SnapshotDone
+    | ev.SnapshotRestored
+)
+SNAPSHOT_FACTS: Final = get_args(SnapshotFact)
 # Closed snapshots are remembered so that handles learn the outcome; the oldest are forgotten.
 CLOSED_SNAPSHOTS_KEPT: Final = 1_000
 
@@ -53,7 +63,10 @@ class Snapshot:
     closed_totals: Totals = field(default_factory=Totals)
     error: str = ""
     marker_worker: WorkerId | None = None
-    is_closed: bool = False
+
+    @property
+    def is_closed(self) -> bool:
+        return self.windows is None
 
     @property
     def reader(self) -> ReaderId:
@@ -63,9 +76,7 @@ class Snapshot:
     @property
     def is_written(self) -> bool:
         """True if all windows are written, so that at most DONE is missing."""
-        if self.error:
-            return False
-        return self.windows is None or self.windows.is_finished()
+        return not self.error and (self.windows is None or self.windows.is_finished())
 
     @property
     def awaits_marker(self) -> bool:
@@ -88,6 +99,22 @@ class Snapshot:
         """Returns the windows that are leased to a worker."""
         return () if self.windows is None else tuple(self.windows.leased_to(worker_id, self.reader))
 
+    def apply(self, event: SnapshotFact) -> None:
+        """Applies one fact about this snapshot; a closed one has no windows to change."""
+        match event:
+            case ev.SnapshotRoundOpened() if self.windows is not None:
+                self.windows.open_round()
+            case ev.SnapshotWindowsLeased() if self.windows is not None:
+                self.windows.lease(event.worker_id, self.reader, 0, event.windows)
+            case ev.SnapshotWindowsFinished() if self.windows is not None:
+                self._finish(self.windows, event)
+            case ev.SnapshotFailed():
+                self.error = self.error or event.error
+            case ev.SnapshotMarkerLeased():
+                self.marker_worker = event.worker_id
+            case ev.SnapshotDone():
+                self._close()
+
     def lose_worker(self, worker_id: WorkerId) -> None:
         """Takes the windows and the marker from a lost worker, so that other workers write them."""
         if self.marker_worker == worker_id:
@@ -100,22 +127,18 @@ class Snapshot:
         marks = [RowMark(index, records[index].generation, 0, False) for index in fenced]
         self.windows.release(self.reader, marks)
 
-    def finish(self, event: ev.SnapshotWindowsFinished) -> None:
+    def _finish(self, table: WindowTable, event: ev.SnapshotWindowsFinished) -> None:
         """Records windows that are written, once each."""
-        if self.windows is None:
-            return
         for index, rows in zip(event.windows, event.rows, strict=True):
-            record = self.windows.records.get(index)
+            record = table.records.get(index)
             if record is not None and record.phase is Phase.LEASED:
-                mark = RowMark(index, record.generation, rows, True)
-                self.windows.consume(self.reader, (mark,))
+                table.consume(self.reader, (RowMark(index, record.generation, rows, True),))
         self.chunks.update({number: tuple(rest) for number, *rest in event.chunks})  # type: ignore
 
-    def close(self) -> None:
+    def _close(self) -> None:
         """Closes the snapshot; keeps only the totals, which people may still ask for."""
         self.closed_totals = self.totals
-        self.is_closed, self.marker_worker = True, None
-        self.windows = None
+        self.windows = self.marker_worker = None
         self.chunks.clear()
         # Storage options may hold secrets, and nothing is written any more.
         self.storage_options = "{}"
@@ -128,14 +151,12 @@ class Snapshots:
     by_id: dict[SnapshotId, Snapshot] = field(default_factory=dict)
     by_path: dict[str, SnapshotId] = field(default_factory=dict)
 
-    def apply(self, event: Any) -> None:
+    def apply(self, event: SnapshotFact) -> None:
         """Applies one fact; facts about a forgotten snapshot are ignored."""
         if isinstance(event, ev.SnapshotStarted | ev.SnapshotRestored):
             self._add(event)
-            return
-        snapshot = self.by_id.get(event.snapshot_id)
-        if snapshot is not None:
-            _APPLY[type(event)](snapshot, event)
+        elif (snapshot := self.by_id.get(event.snapshot_id)) is not None:
+            snapshot.apply(event)
         if isinstance(event, ev.SnapshotDone):
             self._forget_oldest()
 
@@ -189,7 +210,6 @@ class Snapshots:
             snapshot.closed_totals = Totals(*event.totals)
             snapshot.error = event.error
             snapshot.marker_worker = event.marker_worker
-            snapshot.is_closed = event.is_closed
         if snapshot.windows is not None:
             snapshot.windows.add_reader(snapshot.reader)
         self.by_id[event.snapshot_id] = snapshot
@@ -201,32 +221,3 @@ class Snapshots:
             del self.by_id[snapshot.snapshot_id]
             if self.by_path.get(snapshot.path) == snapshot.snapshot_id:
                 del self.by_path[snapshot.path]
-
-
-def _open_round(snapshot: Snapshot, _event: ev.SnapshotRoundOpened) -> None:
-    if snapshot.windows is not None:
-        snapshot.windows.open_round()
-
-
-def _lease(snapshot: Snapshot, event: ev.SnapshotWindowsLeased) -> None:
-    if snapshot.windows is not None:
-        snapshot.windows.lease(event.worker_id, snapshot.reader, 0, event.windows)
-
-
-def _fail(snapshot: Snapshot, event: ev.SnapshotFailed) -> None:
-    snapshot.error = snapshot.error or event.error
-
-
-def _lease_marker(snapshot: Snapshot, event: ev.SnapshotMarkerLeased) -> None:
-    snapshot.marker_worker = event.worker_id
-
-
-_APPLY: dict[type[Event], Callable[[Snapshot, Any], None]] = {
-    ev.SnapshotRoundOpened: _open_round,
-    ev.SnapshotWindowsLeased: _lease,
-    ev.SnapshotWindowsFinished: Snapshot.finish,
-    ev.SnapshotFailed: _fail,
-    ev.SnapshotMarkerLeased: _lease_marker,
-    ev.SnapshotDone: lambda snapshot, _event: snapshot.close(),
-}
-FACTS: Final = (ev.SnapshotStarted, ev.SnapshotRestored, *_APPLY)

@@ -15,13 +15,11 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from dataservice.dispatcher import events as ev
-from dataservice.dispatcher import snapshots as saved
-from dataservice.dispatcher.history import PROGRAMS_KEPT, JobHistory
 from dataservice.dispatcher.images import table_of
-from dataservice.dispatcher.jobs import Iteration, Job, Reader, program_of
-from dataservice.dispatcher.registrations import Dataset, Worker
+from dataservice.dispatcher.jobs import PROGRAMS_KEPT, Iteration, Job, JobHistory, program_of
 from dataservice.dispatcher.resumption import Resumption
 from dataservice.dispatcher.round_table import ROUND_FACTS, RoundFact, RoundTable
+from dataservice.dispatcher.snapshots import SNAPSHOT_FACTS, SnapshotFact, Snapshots
 from dataservice.dispatcher.windows import WindowTable, settle_accusations
 from dataservice.dispatcher.worker_iterations import WorkerIterations
 from dataservice.ranges import Ranges
@@ -45,16 +43,17 @@ RELEASED_OWNERS_KEPT: Final = 10_000
 class DispatcherState:
     """All datasets, workers, jobs, iterations and readers.
 
+    A dataset, a worker or a reader is represented by the fact that it was registered or has joined.
     `worker_list` is the configured list of worker addresses, `bound` maps a place of that list to
     the address it belongs to. An id in `deleted_datasets` is never given to another dataset.
     """
 
-    datasets: dict[DatasetId, Dataset] = field(default_factory=dict)
+    datasets: dict[DatasetId, ev.DatasetRegistered] = field(default_factory=dict)
     deleted_datasets: set[DatasetId] = field(default_factory=set)
     next_dataset_number: int = FIRST_DATASET_NUMBER
     worker_list: tuple[str, ...] = ()
     bound: dict[int, str] = field(default_factory=dict)
-    workers: dict[WorkerId, Worker] = field(default_factory=dict)
+    workers: dict[WorkerId, ev.WorkerRegistered] = field(default_factory=dict)
     worker_by_address: dict[str, WorkerId] = field(default_factory=dict)
     jobs: dict[JobId, Job] = field(default_factory=dict)
     job_by_name: dict[str, JobId] = field(default_factory=dict)
@@ -62,7 +61,7 @@ class DispatcherState:
     iteration_of_reader: dict[ReaderId, IterationId] = field(default_factory=dict)
     departed: OrderedDict[ReaderId, str] = field(default_factory=OrderedDict)
     released_owners: OrderedDict[str, None] = field(default_factory=OrderedDict)
-    snapshots: saved.Snapshots = field(default_factory=saved.Snapshots)
+    snapshots: Snapshots = field(default_factory=Snapshots)
     # Workers whose possible death some window is accused of; derived, may hold too many.
     accused: set[WorkerId] = field(default_factory=set, compare=False)
     worker_iterations: WorkerIterations = field(default_factory=WorkerIterations, compare=False)
@@ -71,7 +70,7 @@ class DispatcherState:
         """Applies one fact."""
         _APPLY[type(event)](self, event)
 
-    def worker_at(self, index: int) -> Worker | None:
+    def worker_at(self, index: int) -> ev.WorkerRegistered | None:
         """Returns the worker at a place of the worker list, or None if it is not registered."""
         worker_id = self.worker_by_address.get(self.bound.get(index, ""))
         return None if worker_id is None else self.workers[worker_id]
@@ -82,21 +81,8 @@ class DispatcherState:
         places = (i for i, at in self.bound.items() if worker is not None and at == worker.address)
         return next(places, None)
 
-    def unread_iterations(self) -> set[IterationId]:
-        """Returns the unfinished iterations without readers: candidates for collection."""
-        return {
-            iteration.iteration_id for iteration in self.iterations.values() if iteration.is_unread
-        }
-
     def _register_dataset(self, event: ev.DatasetRegistered) -> None:
-        self.datasets[event.dataset_id] = Dataset(
-            dataset_id=event.dataset_id,
-            plan=event.plan,
-            schema=event.schema,
-            cardinality=event.cardinality,
-            compression=event.compression,
-            fingerprint=event.fingerprint,
-        )
+        self.datasets[event.dataset_id] = event
         self._skip_used_numbers()
 
     def _delete_dataset(self, event: ev.DatasetDeleted) -> None:
@@ -120,13 +106,7 @@ class DispatcherState:
         self.bound[event.index] = event.address
 
     def _register_worker(self, event: ev.WorkerRegistered) -> None:
-        self.workers[event.worker_id] = Worker(
-            worker_id=event.worker_id,
-            address=event.address,
-            host=event.host,
-            pid=event.pid,
-            host_id=event.host_id,
-        )
+        self.workers[event.worker_id] = event
         self.worker_by_address[event.address] = event.worker_id
         for iteration in self.iterations.values():
             if event.formerly is not None and iteration.windows is not None:
@@ -263,9 +243,7 @@ class DispatcherState:
 
     def _join_reader(self, event: ev.ReaderJoined) -> None:
         iteration = self.iterations[event.iteration_id]
-        iteration.readers[event.reader_id] = Reader(
-            reader_id=event.reader_id, host=event.host, pid=event.pid, owner=event.owner
-        )
+        iteration.readers[event.reader_id] = event
         self.iteration_of_reader[event.reader_id] = event.iteration_id
         self.jobs[iteration.job_id].history.idle_since_s = None
         program = program_of(event.host, event.pid)
@@ -378,7 +356,7 @@ class DispatcherState:
     def _restore_departures(self, event: ev.ReadersDeparted) -> None:
         self.departed.update(event.reasons)
 
-    def _apply_to_snapshot(self, event: ev.Event) -> None:
+    def _apply_to_snapshot(self, event: SnapshotFact) -> None:
         self.snapshots.apply(event)
 
     def _windows_of(self, iteration_id: IterationId) -> WindowTable:
@@ -420,5 +398,5 @@ _APPLY: dict[type[ev.Event], Callable[[DispatcherState, Any], None]] = {
     ev.IterationRestored: DispatcherState._restore_iteration,
     ev.JobHistoryRestored: DispatcherState._restore_history,
     ev.ReadersDeparted: DispatcherState._restore_departures,
-    **dict.fromkeys(saved.FACTS, DispatcherState._apply_to_snapshot),
+    **dict.fromkeys(SNAPSHOT_FACTS, DispatcherState._apply_to_snapshot),
 }

@@ -12,11 +12,12 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from dataservice.dispatcher import events as ev
 from dataservice.dispatcher import leasing
-from dataservice.dispatcher.commit import GroupCommit, Transaction
+from dataservice.dispatcher.commit import GroupCommit
 from dataservice.dispatcher.compaction import facts_of
 from dataservice.dispatcher.journal_frames import decode_frame, encode_frame
 from dataservice.dispatcher.requests import Decision
@@ -33,6 +34,13 @@ logger = logging.getLogger(__name__)
 # Replaying so many decisions takes about a second. The factor keeps rewriting the state rare.
 SHORTEN_AFTER_FRAMES: Final = 20_000
 _SHORTEN_FACTOR: Final = 4
+
+
+@dataclass(slots=True)
+class Transaction:
+    """A transaction; its answer need not wait if it has no facts and nothing was decided."""
+
+    answer_has_facts: bool = True
 
 
 class StateStore:

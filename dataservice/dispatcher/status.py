@@ -10,8 +10,8 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from dataservice.dispatcher.autoscale import Estimate
+from dataservice.dispatcher.events import WorkerRegistered
 from dataservice.dispatcher.jobs import Iteration, Job
-from dataservice.dispatcher.registrations import Worker
 from dataservice.dispatcher.reports import ReaderReport, Reports, WorkerReport
 from dataservice.dispatcher.saving import progress
 from dataservice.dispatcher.state import DispatcherState
@@ -56,7 +56,9 @@ def _workers(state: DispatcherState, reports: Reports) -> list[dict[str, Any]]:
     ]
 
 
-def _worker(worker: Worker, report: WorkerReport, leased: Counter[WorkerId]) -> dict[str, Any]:
+def _worker(
+    worker: WorkerRegistered, report: WorkerReport, leased: Counter[WorkerId]
+) -> dict[str, Any]:
     return {
         "worker_id": worker.worker_id,
         "address": worker.address,

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from dataservice.dispatcher.registrations import Worker
+from dataservice.dispatcher.events import WorkerRegistered
 from dataservice.vocabulary import WorkerId
 
 # A reader that missed more changes gets the whole set.
@@ -27,7 +27,7 @@ class WorkersUpdate(NamedTuple):
     """
 
     version: int
-    workers: tuple[Worker, ...]
+    workers: tuple[WorkerRegistered, ...]
     lost: tuple[WorkerId, ...] = ()
     is_change: bool = False
     readers: int = 0
@@ -72,7 +72,7 @@ class WorkerSet:
         self._changes.append(_Change(self.version, worker_id))
         self.version ^= _digest(worker_id)
 
-    def since(self, known: int, workers: Mapping[WorkerId, Worker]) -> WorkersUpdate:
+    def since(self, known: int, workers: Mapping[WorkerId, WorkerRegistered]) -> WorkersUpdate:
         """Returns what a reader that knows the version `known` (0: none) has to learn.
 
         `workers` must hold exactly the workers that were added and not dropped.

@@ -61,13 +61,7 @@ class CachedFrames:
     def size_bytes(self) -> int:
         return self._window.size_bytes
 
-    def put(
-        self,
-        element: Element,
-        *,
-        divisible: bool = False,  # noqa: ARG002
-        more_follows: bool = False,  # noqa: ARG002
-    ) -> None:
+    def put(self, element: Element) -> None:
         """Encodes an element and adds it; waits until the trainer that is ahead needs it.
 
         Ignores an element without rows. The origin of the rows is replaced by their number in the

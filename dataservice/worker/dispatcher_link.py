@@ -17,12 +17,12 @@ from dataservice.runtime.auth import TlsConfig
 from dataservice.runtime.identity import host_identity
 from dataservice.runtime.rpc import RpcClient
 from dataservice.sharding import Split
+from dataservice.vocabulary import ALL_WINDOWS
 from dataservice.wire import dispatcher_pb2 as pb
 from dataservice.worker.leases import Grant, Lease
 
 _ATTEMPT_MARGIN_S = 10.0
 _SHORT_TIMEOUT_S = 5.0
-_ALL_WINDOWS = -1
 _LEAVE_TIMEOUT_S = 1.0
 
 
@@ -103,7 +103,7 @@ class DispatcherLink:
             count=count,
             wait_s=wait_s,
             sequence=next(self._sequence),
-            returned=[pb.Mark(window=_ALL_WINDOWS)] if begins else [],
+            returned=[pb.Mark(window=ALL_WINDOWS)] if begins else [],
         )
         reply = self._work.call_retrying(
             "LeaseWindows",

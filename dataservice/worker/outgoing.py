@@ -64,7 +64,7 @@ class FrameSink(Protocol):
     @property
     def size_bytes(self) -> int: ...
 
-    def put(self, element: Element, *, divisible: bool, more_follows: bool = False) -> None: ...
+    def put(self, element: Element) -> None: ...
 
     def end(self, failure: Exception | None = None) -> None: ...
 
@@ -98,19 +98,20 @@ class Frame(NamedTuple):
         return elements_in(self.rows, self.element_rows)
 
 
-def frame_of(element: Element, compression: Compression | None, *, divisible: bool) -> Frame:
+def frame_of(element: Element, compression: Compression | None) -> Frame:
     """Returns the frame of an element; compresses it here, once for all readers that get it."""
     batch = element.batch
     if batch is None or not batch.num_rows:
-        return Frame(0, element.spans, None)
+        return Frame(0, element.spans, None, more_follows=element.more_follows)
     packed = None if compression is None else encode_batch(batch, compression=compression)
     return Frame(
         batch.num_rows,
         element.spans,
         batch if packed is None else packed,
-        divisible,
+        element.divisible,
         size_bytes=encoded_bytes(batch) if packed is None else packed.size,
         element_rows=element.element_rows,
+        more_follows=element.more_follows,
         bookmark=element.bookmark,
     )
 
@@ -129,9 +130,7 @@ class FrameSender:
         if frame.header is not None:
             self._channel.send(frame.header)
         elif frame.payload is None:
-            self._channel.send(
-                pack_data(0, 0, frame.spans, divisible=False, more_follows=frame.more_follows)
-            )
+            self._channel.send(_header(frame, 0))
         elif self._channel.shares_memory:
             body = frame.payload
             if not isinstance(body, pa.Buffer):
@@ -176,11 +175,9 @@ class FrameBuffer:
     def size_bytes(self) -> int:
         return self._queue.size_bytes
 
-    def put(self, element: Element, *, divisible: bool, more_follows: bool = False) -> None:
+    def put(self, element: Element) -> None:
         """Stores an element as a frame; waits for room. CancelledError once closed."""
-        frame = frame_of(element, self._compression, divisible=divisible)
-        if more_follows:
-            frame = frame._replace(more_follows=True)
+        frame = frame_of(element, self._compression)
         if not self._queue.try_put(frame, frame.size_bytes):
             with self.wait_timer.waiting():
                 self._wait_for_room(frame)

@@ -56,20 +56,18 @@ class Pipelines:
         reply = self._link.get_dataset(dataset_id)
         digest = _digest(reply)
         if known is None or known.digest != digest:
-            known = _PreparedPlan(self._prepared(reply, on_error), digest, registration)
+            pipeline = Pipeline(
+                reply.plan,
+                reply.compression,
+                allow_functions=self._allow_functions,
+                on_error=on_error,
+            )
+            known = _PreparedPlan(pipeline, digest, registration)
         with self._lock:
             self._known[key] = known._replace(registration=registration)
             while len(self._known) > MAX_PIPELINES:
                 self._known.popitem(last=False)
         return known.pipeline
-
-    def _prepared(self, reply: pb.GetDatasetReply, on_error: str) -> Pipeline:
-        return Pipeline(
-            reply.plan,
-            reply.compression,
-            allow_functions=self._allow_functions,
-            on_error=on_error,
-        )
 
 
 def _digest(reply: pb.GetDatasetReply) -> bytes:

@@ -189,7 +189,9 @@ class WindowProducer(Generic[Sink]):
         )
         divisible = self._pipeline.is_divisible
         for element in self._elements():
-            self.frames.put(finish(element), divisible=divisible, more_follows=self.more_follows)
+            self.frames.put(
+                finish(element)._replace(divisible=divisible, more_follows=self.more_follows)
+            )
             for span in element.spans:
                 if span.final:
                     self._splits.pop(span.window, None)

@@ -27,13 +27,16 @@ class Element(NamedTuple):
 
     With `element_rows`, this is a run of consecutive elements that travel as one; the reader cuts
     it after every `element_rows` rows. `bookmark`, if there is one, is the task's bookmark at the
-    first of these rows or before it.
+    first of these rows or before it. A reader may take a part of an element that is `divisible`.
+    With `more_follows`, more elements are under way.
     """
 
     batch: pa.RecordBatch | None
     spans: tuple[RowSpan, ...]
     element_rows: int = 0
     bookmark: bytes = b""
+    divisible: bool = False
+    more_follows: bool = False
 
 
 class Rebatcher:

@@ -20,6 +20,7 @@ import pyarrow as pa
 from dataservice.errors import CancelledError, FailedPreconditionError, UnavailableError
 from dataservice.wire.elements import KEEPALIVE, RowSpan, asks_of, unpack
 from dataservice.worker.failures import outcome_of
+from dataservice.worker.flow_control import KEEPALIVE_S
 from dataservice.worker.outgoing import Channel, Frame, FrameSender, frame_of
 from dataservice.worker.plan_thread import PlanThread
 from dataservice.worker.production import WaitTimer
@@ -29,7 +30,6 @@ from dataservice.worker.task import Pipeline
 # As many as the dispatcher deals out to one worker at once: while consumers read from another
 # worker, this worker computes the rounds that they will read next.
 AHEAD_ROUNDS = 8
-KEEPALIVE_S = 1.0
 _RECHECK_S = 1.0
 _END_OF_SEQUENCE = (
     "Encountered end of sequence on a round-robin read iterator: coordinated reads need a dataset "
@@ -186,7 +186,7 @@ class RoundProducer(PlanThread):
     def _store_groups(self) -> None:
         group: list[NumberedElement] = []
         for number, batch in enumerate(self._elements()):
-            frame = frame_of(Element(batch, ()), self._pipeline.compression, divisible=False)
+            frame = frame_of(Element(batch, ()), self._pipeline.compression)
             group.append(NumberedElement(number, frame))
             if len(group) == self._consumers:
                 self.frames.put(tuple(group))

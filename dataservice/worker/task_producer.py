@@ -156,7 +156,7 @@ class TaskProducer(PlanThread):
     def _store_elements(self) -> None:
         for task in self._tasks:
             for element in self._rest_of(task):
-                self.frames.put(element, divisible=False)
+                self.frames.put(element)
 
     def _rest_of(self, task: Task) -> Iterator[Element]:
         """Yields the elements of a task, or the parts of them that the reader lacks."""

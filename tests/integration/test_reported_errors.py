@@ -179,7 +179,7 @@ def test_repeatedly_damaged_streams_are_data_loss(
     service: LocalService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dataservice.worker.outgoing.checksum", lambda _body: 0)
-    monkeypatch.setattr("dataservice.client.session.MAX_DAMAGED_STREAMS", 2)
+    monkeypatch.setattr("dataservice.client.streams.MAX_DAMAGED_STREAMS", 2)
     remote = (
         ds.Dataset.range(1_000)
         .batch(100)

@@ -14,7 +14,7 @@ import pytest
 
 import dataservice as ds
 from dataservice.client.buffer import ElementBuffer
-from dataservice.client.taken_element import TakenElement
+from dataservice.client.cutting import TakenElement
 from dataservice.errors import FailedPreconditionError
 from dataservice.runtime.shared_memory import is_supported
 from tests.integration.service_cluster import (

@@ -18,7 +18,7 @@ from dataservice.dispatcher.endpoint import DispatcherEndpoint
 from dataservice.dispatcher.plans import WindowPlan
 from dataservice.dispatcher.requests import RegisterDataset
 from dataservice.dispatcher.service import DispatcherService
-from dataservice.dispatcher.snapshot_handlers import UNDIVIDED, SavingSettings
+from dataservice.dispatcher.snapshot_handlers import SnapshotPlanner
 from dataservice.errors import DataServiceError, UnavailableError
 from dataservice.wire import dispatcher_pb2 as pb
 from tests.simulation.world import Blocked, Call, Node, World
@@ -77,13 +77,13 @@ class DispatcherNode(Node):
         fsync_s: float,
         shorten_at: int | None,
         cardinality: int = UNKNOWN_CARDINALITY,
-        saving: SavingSettings = UNDIVIDED,
+        snapshot_planner: SnapshotPlanner = lambda _plan: None,
     ) -> None:
         super().__init__(world, "dispatcher")
         self.disk: list[bytes] = []
         self.fsync_s = fsync_s
         self._plan = plan
-        self._saving = saving
+        self._snapshot_planner = snapshot_planner
         self._shorten_at = shorten_at
         self._boot()
         request = RegisterDataset(
@@ -101,7 +101,8 @@ class DispatcherNode(Node):
         self.service = DispatcherService(
             clock=self.now_s,
             planner=lambda _plan, _repetition, _options: self._plan,
-            saving=self._saving,
+            snapshot_planner=self._snapshot_planner,
+            snapshots_per_worker=2,
             journal=self,
             worker_timeout_s=WORKER_TIMEOUT_S,
             client_timeout_s=CLIENT_TIMEOUT_S,

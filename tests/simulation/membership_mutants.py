@@ -5,18 +5,23 @@ Importing this module adds them to those of `mutants`.
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Any
 
 from dataservice.client.known_workers import KnownWorkers
-from dataservice.dispatcher import presence
+from dataservice.dispatcher.presence import Presence
 from dataservice.dispatcher.worker_set import WorkerSet
 from tests.simulation.mutants import Patch, mutant
 
 
 @mutant("I12", defences_off="intervals that fit into the configured time-outs")
 def timeouts_ignore_heartbeat_intervals(patch: Patch) -> None:
-    patch.setattr(presence, "least_interval_s", lambda clients, _heartbeats_per_s: 1.0 * clients)
-    patch.setattr(presence, "timeout_s", lambda configured_s, _interval_s: configured_s)
+    def interval_s(self: Presence) -> float:
+        return 1.0 * (len(self._workers) + len(self._readers))
+
+    patch.setattr(Presence, "interval_s", property(interval_s))
+    for name in ("worker_timeout_s", "client_timeout_s"):
+        patch.setattr(Presence, name, property(attrgetter(f"_{name}")))
 
 
 @mutant("I10")

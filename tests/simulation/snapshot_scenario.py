@@ -18,7 +18,6 @@ from dataservice.dataset import atomic_folder, columns, snapshot_folder
 from dataservice.dispatcher import snapshot_handlers
 from dataservice.dispatcher.plans import WindowPlan
 from dataservice.dispatcher.requests import RegisterDataset
-from dataservice.dispatcher.snapshot_handlers import SavingSettings
 from dataservice.sharding import Split
 from dataservice.worker import dispatcher_link, rebatch, snapshot_writer, window_files
 from dataservice.worker import snapshots as worker_snapshots
@@ -59,7 +58,7 @@ class Scenario(ServiceScenario):
             WindowPlan(splits=(), target_rows=1),
             fsync_s=self.dice.choice((0.0005, 0.005, 0.05)),
             shorten_at=self.dice.choice((None, 5, 15)),
-            saving=SavingSettings(lambda plan: by_plan[plan].plan, max_per_worker=2),
+            snapshot_planner=lambda plan: by_plan[plan].plan,
         )
         for number in range(2):
             plan = self._plan(10_000 * number)

@@ -122,11 +122,13 @@ class Frames:
         self.is_over = False
         self.failure: Exception | None = None
 
-    def put(self, element: Any, *, divisible: bool, more_follows: bool) -> None:
+    def put(self, element: Any) -> None:
         if self.is_over:
             raise CancelledError("the producer is closed")
         if element.batch is None or not element.batch.num_rows:
-            header = pack_data(0, 0, element.spans, divisible=False, more_follows=more_follows)
+            header = pack_data(
+                0, 0, element.spans, divisible=False, more_follows=element.more_follows
+            )
             self.queue.append((header, None))
             return
         body = array("q", element.batch.ids).tobytes()
@@ -137,9 +139,9 @@ class Frames:
                     rows,
                     checksum(body),
                     element.spans,
-                    divisible=divisible,
+                    divisible=element.divisible,
                     element_rows=element.element_rows,
-                    more_follows=more_follows,
+                    more_follows=element.more_follows,
                 ),
                 body,
             )

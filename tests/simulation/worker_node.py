@@ -200,9 +200,10 @@ class WorkerNode(Node):
                 if step is not _ENDED:
                     for element in _elements(stream.rebatcher, step):
                         frames.put(
-                            element,
-                            divisible=self._pipeline.is_divisible,
-                            more_follows=producer.more_follows,
+                            element._replace(
+                                divisible=self._pipeline.is_divisible,
+                                more_follows=producer.more_follows,
+                            )
                         )
                     continue
             except Blocked:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import dataservice as ds
-from dataservice.client.options import DistributeOptions
+from dataservice.client.arguments import DistributeOptions
 from dataservice.dataset.dataset import Dataset
 from pstrain import evaluation, training
 from pstrain.models.base import Model

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from dataservice.client.pacing import AGAIN_S, Pacing
-from dataservice.client.session import MAX_DAMAGED_STREAMS, SETTLE_S, ReadSession
+from dataservice.client.read_spec import ReadSpec
+from dataservice.client.session import SETTLE_S, ReadSession
 from dataservice.client.statistics import ReadStatistics
-from dataservice.client.streams import StreamTable
+from dataservice.client.streams import MAX_DAMAGED_STREAMS, StreamTable
 from dataservice.errors import DataLossError, UnavailableError
 from dataservice.stream_counts import LEAST_WORKERS
 from dataservice.vocabulary import ShardingPolicy
@@ -37,12 +38,16 @@ class Reader:
     def __init__(self, policy: ShardingPolicy, *workers: str, is_shared: bool = False) -> None:
         self.opened: list[Stream] = []
         self.session = ReadSession(
+            ReadSpec(
+                target="dispatcher:1",
+                dataset_id="1000",
+                policy=policy,
+                job_name="shared" if is_shared else None,
+            ),
             "reader",
             "iteration",
-            policy,
             StreamTable(self._open),
             Pacing(1.0, 0.0),
-            is_shared=is_shared,
         )
         self.join(*workers)
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dataservice.client.cutting import TakenElement
 from dataservice.client.read_spec import ReadSpec
 from dataservice.client.service_stream import ServiceStream
 from dataservice.client.steps import ConsumedMark, Step, StreamPosition
-from dataservice.client.taken_element import TakenElement
 from dataservice.dataset.receipts import ReceiptSources
 from dataservice.dataset.stream import RunContext
 from dataservice.runtime.interrupts import HeldInterrupts

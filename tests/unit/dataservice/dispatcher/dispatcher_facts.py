@@ -6,11 +6,12 @@ from collections.abc import Iterable
 from typing import Any
 
 from dataservice.dispatcher import events as ev
+from dataservice.dispatcher import opening
 from dataservice.dispatcher.compaction import facts_of
 from dataservice.dispatcher.invariants import check_invariants
 from dataservice.dispatcher.journal_frames import decode_frame, encode_frame
 from dataservice.dispatcher.plans import WindowPlan
-from dataservice.dispatcher.requests import Decision, OpenIteration
+from dataservice.dispatcher.requests import Decision, OpenAnswer, OpenIteration
 from dataservice.dispatcher.state import DispatcherState
 from dataservice.sharding import Split
 from dataservice.vocabulary import ShardingPolicy
@@ -45,6 +46,14 @@ def commit(state: DispatcherState, decision: Decision) -> Any:
     reply = apply(state, decision)
     check_invariants(state)
     return reply
+
+
+def opened(
+    state: DispatcherState, request: OpenIteration, plan: WindowPlan | str | None
+) -> OpenAnswer:
+    """Joins a reader, as `commit` does; returns its answer."""
+    notice = commit(state, opening.open_iteration(state, request, plan))
+    return opening.answer_open(state, request.reader_id, notice)
 
 
 def replayed(events: Iterable[ev.Event]) -> DispatcherState:

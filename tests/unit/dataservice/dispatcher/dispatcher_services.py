@@ -81,6 +81,8 @@ def service_of(
     return DispatcherService(
         clock=clock or ManualClock(),
         planner=plan_windows,
+        lister=lambda *_: "",
+        snapshot_planner=lambda _plan: None,
         journal=journal,
         wall_clock=lambda: 1_000.0,
         **more,

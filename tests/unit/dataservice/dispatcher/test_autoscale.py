@@ -159,7 +159,6 @@ def test_only_lasting_change_of_estimate_is_reported_once() -> None:
     assert not debounce.is_due(estimate_of(6), 24.0)
     assert debounce.is_due(estimate_of(6), 25.0), "both differ from what there is"
     assert not any(debounce.is_due(estimate_of(6, now=6), 26.0 + t) for t in range(10))
-    assert not debounce.is_due(None, 40.0)
     assert not debounce.is_due(estimate_of(2, now=6), 41.0)
     assert debounce.is_due(estimate_of(2, now=6), 46.0)
 

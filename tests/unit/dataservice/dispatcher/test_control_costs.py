@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from dataservice.dispatcher import decide, leasing, lifecycle, opening, status
+from dataservice.dispatcher import decide, leasing, opening, status
+from dataservice.dispatcher import events as ev
 from dataservice.dispatcher.jobs import Iteration
 from dataservice.dispatcher.plans import WindowPlan
 from dataservice.dispatcher.reports import Reports
@@ -78,7 +79,7 @@ def test_status_walks_all_iterations_once(state: DispatcherState) -> None:
 def test_collecting_iteration_walks_no_other_iterations(state: DispatcherState) -> None:
     apply(state, decide.lose_reader(state, "r-a"))
     state.iterations.walks = 0
-    apply(state, lifecycle.collect_iteration(state, "a"))
+    state.apply(ev.IterationCollected(iteration_id="a"))
     assert list(state.iterations) == ["b"]
     assert state.iterations.walks == 0
 

@@ -12,7 +12,6 @@ from dataservice.dispatcher import decide, leasing, opening
 from dataservice.dispatcher.requests import (
     LeaseAnswer,
     LeaseWindows,
-    OpenAnswer,
     OpenIteration,
     RegisterDataset,
     RegisterWorker,
@@ -22,7 +21,7 @@ from dataservice.errors import InvalidArgumentError
 from dataservice.job_options import JobOptions
 from dataservice.vocabulary import ShardingPolicy
 from dataservice.worker.cache import MAX_TRAINERS, SlidingWindow
-from tests.unit.dataservice.dispatcher.dispatcher_facts import OPEN, commit, plan_of
+from tests.unit.dataservice.dispatcher.dispatcher_facts import OPEN, commit, opened, plan_of
 
 
 def filled(items: int, *, max_bytes: int) -> SlidingWindow[int]:
@@ -183,9 +182,7 @@ def test_later_trainer_of_cached_job_gets_no_notice() -> None:
     state = state_of()
     for reader in ("r1", "r2"):
         request = cached_job(ShardingPolicy.OFF, reader_id=reader, reader_pid=7)
-        answer = commit(state, opening.open_iteration(state, request, None))
-        assert isinstance(answer, OpenAnswer)
-        assert answer.notice == ""
+        assert opened(state, request, None).notice == ""
         commit(state, decide.release_reader(state, reader, ()))
 
 

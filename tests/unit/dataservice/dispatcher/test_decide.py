@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from dataservice.dispatcher import decide, leasing, opening
+from dataservice.dispatcher import decide, leasing, messages, opening
 from dataservice.dispatcher import events as ev
 from dataservice.dispatcher.plans import WindowPlan
 from dataservice.dispatcher.requests import (
@@ -28,7 +28,7 @@ from dataservice.errors import (
 from dataservice.ranges import RowMark
 from dataservice.sharding import Split
 from dataservice.vocabulary import ShardingPolicy
-from tests.unit.dataservice.dispatcher.dispatcher_facts import OPEN, apply, plan_of
+from tests.unit.dataservice.dispatcher.dispatcher_facts import OPEN, apply, opened, plan_of
 
 DATASET = RegisterDataset(plan=b"p", schema=b"s", cardinality=10, compression="AUTO")
 
@@ -147,7 +147,7 @@ def test_restarted_worker_keeps_iteration_alive() -> None:
 
 def test_unknown_policy_is_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="9"):
-        opening.check_policy(9)
+        messages.sharding_policy(9)
 
 
 @pytest.mark.parametrize(
@@ -170,8 +170,7 @@ def test_readers_of_same_job_name_share_iteration() -> None:
     state = cluster()
     second = replace(OPEN, reader_id="r2", job_id="j2", iteration_id="i2")
     assert opening.dataset_to_plan(state, second) is None
-    answer = apply(state, opening.open_iteration(state, second, None))
-    assert answer == OpenAnswer("j1", "i1", "1000")
+    assert opened(state, second, None) == OpenAnswer("j1", "i1", "1000")
     assert set(state.iterations["i1"].readers) == {"r1", "r2"}
 
 
@@ -193,8 +192,8 @@ def test_dataset_id_with_other_fingerprint_is_not_found() -> None:
 def test_repeated_open_joins_once() -> None:
     state = cluster()
     again = opening.open_iteration(state, replace(OPEN, job_id="j2", iteration_id="i2"), None)
-    assert again.events == ()
-    assert again.reply == OpenAnswer("j1", "i1", "1000")
+    assert again == Decision((), "")
+    assert opening.answer_open(state, "r1", "") == OpenAnswer("j1", "i1", "1000")
 
 
 def test_repeated_anonymous_open_joins_its_own_job() -> None:
@@ -202,7 +201,8 @@ def test_repeated_anonymous_open_joins_its_own_job() -> None:
     anonymous = replace(OPEN, job_name=None, reader_id="r2", job_id="j2", iteration_id="i2")
     apply(state, opening.open_iteration(state, anonymous, plan_of(1)))
     again = opening.open_iteration(state, replace(anonymous, job_id="j3", iteration_id="i3"), None)
-    assert again == Decision((), OpenAnswer("j2", "i2", "1000"))
+    assert again == Decision((), "")
+    assert opening.answer_open(state, "r2", "") == OpenAnswer("j2", "i2", "1000")
 
 
 @pytest.mark.parametrize(
@@ -225,7 +225,7 @@ def test_trainers_that_each_register_dataset_share_job() -> None:
     state = cluster()
     apply(state, decide.register_dataset(state, DATASET))
     request = replace(OPEN, dataset_id="1001", reader_id="r2")
-    answer = apply(state, opening.open_iteration(state, request, None))
+    answer = opened(state, request, None)
     assert answer == OpenAnswer("j1", "i1", "1000"), "the reader learns which dataset the job reads"
     later = replace(request, repetition=1, reader_id="r3")
     dataset = opening.dataset_to_plan(state, later)

@@ -11,7 +11,6 @@ import pytest
 from dataservice.dispatcher.plans import WindowPlan
 from dataservice.dispatcher.resumption import SavedPosition
 from dataservice.dispatcher.service import DispatcherService
-from dataservice.dispatcher.snapshot_handlers import SavingSettings
 from dataservice.dispatcher.snapshot_requests import StartSnapshot
 from dataservice.errors import FailedPreconditionError, UnavailableError
 from dataservice.job_options import JobOptions
@@ -66,7 +65,7 @@ def test_snapshots_started_together_are_planned_once() -> None:
         return plan_windows(plan, 0, JobOptions())
 
     service = DispatcherService(
-        clock=ManualClock(), planner=plan_windows, saving=SavingSettings(slow_planner)
+        clock=ManualClock(), planner=plan_windows, snapshot_planner=slow_planner
     )
     register(service)
 

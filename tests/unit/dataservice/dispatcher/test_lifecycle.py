@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dataservice.dispatcher import decide, leasing, lifecycle, opening
+from dataservice.dispatcher import events as ev
 from dataservice.dispatcher.compaction import facts_of
-from dataservice.dispatcher.history import ENDINGS_KEPT, JobHistory
 from dataservice.dispatcher.invariants import check_invariants
+from dataservice.dispatcher.jobs import ENDINGS_KEPT, JobHistory
 from dataservice.dispatcher.journal_frames import decode_frame, encode_frame
 from dataservice.dispatcher.plans import WindowPlan
 from dataservice.dispatcher.requests import (
@@ -89,9 +90,8 @@ class Cluster:
             restores=restores,
         )
         dynamic = policy is ShardingPolicy.DYNAMIC
-        answer = self.commit(opening.open_iteration(self.state, request, plan if dynamic else None))
-        assert isinstance(answer, OpenAnswer)
-        return answer
+        notice = self.commit(opening.open_iteration(self.state, request, plan if dynamic else None))
+        return opening.answer_open(self.state, reader, str(notice))
 
     def lease(self, reader: str, iteration: str, count: int = 9) -> None:
         request = LeaseWindows(
@@ -286,37 +286,46 @@ def test_history_of_thousands_of_repetitions_stays_small() -> None:
 def test_only_unread_iterations_and_jobs_are_collected(
     cluster: Cluster, policy: ShardingPolicy
 ) -> None:
+    collector = lifecycle.Collector(0.0, 0.0, 0.0)
     answer = cluster.open("r1", policy=policy)
-    assert lifecycle.collect_iteration(cluster.state, answer.iteration_id) == Decision(())
-    assert lifecycle.collect_job(cluster.state, answer.job_id) == Decision(())
+    cluster.open("r2", repetition=1, policy=policy)
+    assert collector.collect(cluster.state, 1.0) == Decision(())
     cluster.leave("r1")
-    cluster.commit(lifecycle.collect_iteration(cluster.state, answer.iteration_id))
-    assert cluster.state.iterations == {}
-    fresh = cluster.open("r2", policy=policy)
-    assert (fresh.iteration_id, fresh.job_id) == ("iteration-r2", answer.job_id)
+    cluster.commit(collector.collect(cluster.state, 2.0))
+    assert list(cluster.state.iterations) == ["iteration-r2"]
+    fresh = cluster.open("r3", policy=policy)
+    assert (fresh.iteration_id, fresh.job_id) == ("iteration-r3", answer.job_id)
     assert fresh.notice == ""
     cluster.leave("r2")
-    cluster.commit(lifecycle.collect_job(cluster.state, answer.job_id))
+    cluster.leave("r3")
+    cluster.commit(collector.collect(cluster.state, 3.0))
     assert (cluster.state.jobs, cluster.state.iterations) == ({}, {})
-    assert lifecycle.collect_job(cluster.state, answer.job_id) == Decision(())
+    assert collector.collect(cluster.state, 4.0) == Decision(())
 
 
 def test_collector_waits_from_its_first_sight_of_unread_iteration() -> None:
     cluster = Cluster()
     job = cluster.open("r1").job_id
     collector = lifecycle.Collector(5.0, 2.0, 0.0)
-    assert collector.due(cluster.state, 90.0) == ((), ())
+
+    def collected(now_s: float) -> tuple[ev.Event, ...]:
+        return collector.collect(cluster.state, now_s).events
+
+    assert collected(90.0) == ()
     cluster.leave("r1")
-    assert collector.due(cluster.state, 91.0) == ((), ())
-    assert collector.due(cluster.state, 95.0) == ((), ())
-    assert collector.due(cluster.state, 96.5) == ((), ()), "it looks every two seconds"
-    assert collector.due(cluster.state, 97.0) == (("iteration-r1",), (job,))
+    assert collected(91.0) == ()
+    assert collected(95.0) == ()
+    assert collected(96.5) == (), "it looks every two seconds"
+    assert collected(97.0) == (
+        ev.IterationCollected(iteration_id="iteration-r1"),
+        ev.JobDeleted(job_id=job),
+    )
     cluster.open("r2")
-    assert collector.due(cluster.state, 99.0) == ((), ())
+    assert collected(99.0) == ()
     cluster.leave("r2")
-    assert collector.due(cluster.state, 101.0) == ((), ()), "the wait begins anew"
+    assert collected(101.0) == (), "the wait begins anew"
     never = lifecycle.Collector(None, 0.0, 0.0)
-    assert never.due(cluster.state, 1e9) == ((), ())
+    assert never.collect(cluster.state, 1e9) == Decision(())
 
 
 def test_anonymous_job_is_removed_when_its_reader_is_lost_or_leaves(cluster: Cluster) -> None:

@@ -86,7 +86,8 @@ def test_resume_skips_consumed_rounds_without_making_their_windows(
 ) -> None:
     fields = {"rounds": None, **fields}
     consumed = Consumed(Ranges([(0, 300), (302, 303)]), {301: 2})
-    prepared = plan(**fields).prepare_resume(consumed.end())
+    prepared = plan(**fields)
+    prepared.prepare_resume(consumed.end())
     table, whole = WindowTable(prepared), WindowTable(plan(**fields))
     with mock.patch("dataservice.dispatcher.plans.make_windows", wraps=make_windows) as made:
         table.resume(consumed)

@@ -223,7 +223,8 @@ def open_(
     )
     needed = opening.dataset_to_plan(state, request)
     given = plan or plan_of(4) if needed is not None else None
-    return apply(state, opening.open_iteration(state, request, given))
+    notice = apply(state, opening.open_iteration(state, request, given))
+    return opening.answer_open(state, reader, notice)
 
 
 def lease(state: DispatcherState, reader: str, count: int = 9) -> list[tuple[int, int]]:

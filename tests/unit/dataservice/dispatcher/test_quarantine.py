@@ -13,7 +13,6 @@ from dataservice.dispatcher.journal_frames import decode_frame, encode_frame
 from dataservice.dispatcher.leasing import answer_sync, give_back, lease_windows, sync
 from dataservice.dispatcher.plans import WindowPlan
 from dataservice.dispatcher.requests import (
-    ALL_WINDOWS,
     Decision,
     LeaseWindows,
     RegisterWorker,
@@ -25,7 +24,7 @@ from dataservice.dispatcher.windows import WindowTable
 from dataservice.errors import DataLossError
 from dataservice.ranges import RowMark
 from dataservice.sharding import Split
-from dataservice.vocabulary import ShardingPolicy
+from dataservice.vocabulary import ALL_WINDOWS, ShardingPolicy
 from dataservice.wire import dispatcher_pb2 as pb
 from tests.unit.dataservice.dispatcher.dispatcher_facts import compacted
 

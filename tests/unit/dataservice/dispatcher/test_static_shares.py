@@ -19,7 +19,7 @@ from dataservice.dispatcher.worker_set import WorkerSet
 from dataservice.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
 from dataservice.vocabulary import ShardingPolicy
 from tests.unit.dataservice.dispatcher import dispatcher_facts as facts
-from tests.unit.dataservice.dispatcher.dispatcher_facts import commit, compacted
+from tests.unit.dataservice.dispatcher.dispatcher_facts import commit, compacted, opened
 
 LIST = ("a:%port%", "b:7")
 STATIC = [policy for policy in ShardingPolicy if policy.is_static]
@@ -108,9 +108,9 @@ def test_iteration_ends_when_all_shards_are_finished() -> None:
 def test_listed_worker_that_never_registered_is_missing() -> None:
     state = state_with_worker_list()
     add_worker(state, "w1", "b:7")
-    answer = commit(state, opening.open_iteration(state, OPEN, "files"))
+    answer = opened(state, OPEN, "files")
     assert (answer.num_shards, answer.listing) == (2, "files")
-    again = commit(state, opening.open_iteration(state, replace(OPEN, reader_id="r2"), None))
+    again = opened(state, replace(OPEN, reader_id="r2"), None)
     assert (again.num_shards, again.listing) == (2, "files"), "also for who joins later"
     commit(state, decide.finish_task(state, "w1", "i1"))
     assert answer_of(state) == (False, False, ("worker 0 of 2 at a:%port%",))

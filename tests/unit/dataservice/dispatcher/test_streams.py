@@ -11,7 +11,6 @@ from dataservice.dispatcher.plans import WindowPlan
 from dataservice.dispatcher.presence import Presence
 from dataservice.dispatcher.reports import ReaderReport
 from dataservice.dispatcher.requests import (
-    ALL_WINDOWS,
     LeaseWindows,
     OpenIteration,
     RegisterDataset,
@@ -23,7 +22,7 @@ from dataservice.dispatcher.soft_state import SoftState
 from dataservice.job_options import JobOptions
 from dataservice.ranges import RowMark
 from dataservice.sharding import Split
-from dataservice.vocabulary import ShardingPolicy
+from dataservice.vocabulary import ALL_WINDOWS, ShardingPolicy
 from tests.unit.manual_clock import ManualClock
 
 BEGIN = (RowMark(ALL_WINDOWS, 0, 0, False),)

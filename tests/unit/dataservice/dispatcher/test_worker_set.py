@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from dataservice.client.known_workers import KnownWorkers
 from dataservice.client.targets import Targets
 from dataservice.dispatcher import worker_set as module
+from dataservice.dispatcher.events import WorkerRegistered
 from dataservice.dispatcher.packed_workers import PackedWorkers
-from dataservice.dispatcher.registrations import Worker
 from dataservice.dispatcher.worker_set import WorkerSet, WorkersUpdate
 from dataservice.errors import DataLossError
 from dataservice.job_options import JobOptions
@@ -20,11 +20,11 @@ from dataservice.vocabulary import ShardingPolicy, WorkerId
 from dataservice.wire import dispatcher_pb2 as pb
 from dataservice.wire.worker_list import unfold
 
-Workers = dict[WorkerId, Worker]
+Workers = dict[WorkerId, WorkerRegistered]
 
 
-def worker(number: int) -> Worker:
-    return Worker(
+def worker(number: int) -> WorkerRegistered:
+    return WorkerRegistered(
         worker_id=WorkerId(f"w{number}"),
         address=f"host:{number}",
         host="h",
@@ -62,7 +62,7 @@ def sync_reply_of(update: WorkersUpdate) -> pb.SyncReply:
 
 
 def test_reader_with_known_version_is_told_changes_only() -> None:
-    worker_set, workers = WorkerSet(), dict[WorkerId, Worker]()
+    worker_set, workers = WorkerSet(), dict[WorkerId, WorkerRegistered]()
     for number in range(100):
         toggle(worker_set, workers, number)
     known = worker_set.version
@@ -76,7 +76,7 @@ def test_reader_with_known_version_is_told_changes_only() -> None:
 
 def test_reader_with_unknown_or_old_version_is_told_whole_set(monkeypatch) -> None:
     monkeypatch.setattr(module, "CHANGES_KEPT", 3)
-    worker_set, workers = WorkerSet(), dict[WorkerId, Worker]()
+    worker_set, workers = WorkerSet(), dict[WorkerId, WorkerRegistered]()
     toggle(worker_set, workers, 0)
     old = worker_set.version
     for number in range(1, 5):
@@ -88,7 +88,7 @@ def test_reader_with_unknown_or_old_version_is_told_whole_set(monkeypatch) -> No
 
 
 def test_worker_that_came_and_left_restores_version() -> None:
-    worker_set, workers = WorkerSet(), dict[WorkerId, Worker]()
+    worker_set, workers = WorkerSet(), dict[WorkerId, WorkerRegistered]()
     toggle(worker_set, workers, 1)
     known = worker_set.version
     toggle(worker_set, workers, 2)
@@ -111,7 +111,7 @@ def test_repeated_add_or_unknown_drop_keeps_version() -> None:
     st.sampled_from(["AUTO", "LOCAL"]),
 )
 def test_applied_updates_equal_workers_reader_may_read(steps: list[int | str], target: str) -> None:
-    worker_set, workers, known = WorkerSet(), dict[WorkerId, Worker](), KnownWorkers()
+    worker_set, workers, known = WorkerSet(), dict[WorkerId, WorkerRegistered](), KnownWorkers()
     targets = Targets(JobOptions(target_workers=target), ShardingPolicy.DYNAMIC, "boot-1")
     for step in steps:
         if isinstance(step, int):
@@ -151,7 +151,7 @@ def packed_reply(
 @given(st.lists(st.integers(0, 12), max_size=60))
 def test_unfolded_worker_list_equals_current_workers(steps: list[int]) -> None:
     packed = PackedWorkers(few=3)
-    worker_set, workers = WorkerSet(), dict[WorkerId, Worker]()
+    worker_set, workers = WorkerSet(), dict[WorkerId, WorkerRegistered]()
     for number in steps:
         toggle(worker_set, workers, number)
         reply = packed_reply(packed, worker_set, workers)
@@ -165,7 +165,7 @@ def test_unfolded_worker_list_equals_current_workers(steps: list[int]) -> None:
 
 def test_worker_list_is_packed_once_while_few_workers_change() -> None:
     packed = PackedWorkers()
-    worker_set, workers = WorkerSet(), dict[WorkerId, Worker]()
+    worker_set, workers = WorkerSet(), dict[WorkerId, WorkerRegistered]()
     for number in range(2_000):
         toggle(worker_set, workers, number)
     first = packed_reply(packed, worker_set, workers)

@@ -118,7 +118,7 @@ class Reader:
 def test_discarded_stream_frees_its_last_frame() -> None:
     before = pa.total_allocated_bytes()
     frames = FrameBuffer(1 << 20, None)
-    frames.put(Element(pa.record_batch({"x": pc.random(10_000)}), ()), divisible=True)
+    frames.put(Element(pa.record_batch({"x": pc.random(10_000)}), (), divisible=True))
     with contextlib.suppress(UnavailableError):
         send_frames(frames, Reader(frames), 4)
     assert pa.total_allocated_bytes() == before

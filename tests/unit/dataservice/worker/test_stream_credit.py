@@ -49,7 +49,7 @@ def frames_of(*sizes: int) -> FrameBuffer:
     for elements in sizes:
         batch = pa.record_batch({"row": list(range(elements))})
         span = RowSpan(0, 0, first, first + elements)
-        frames.put(Element(batch, (span,), 1 if elements > 1 else 0), divisible=True)
+        frames.put(Element(batch, (span,), 1 if elements > 1 else 0, divisible=True))
         first += elements
     frames.end()
     return frames
@@ -77,10 +77,10 @@ def test_long_wait_for_reader_returns_freed_memory_to_system(
     monkeypatch.setattr(outgoing, "_RECHECK_S", 0.01)
     monkeypatch.setattr(outgoing, "_give_back_freed_memory", given_back.set)
     frames = FrameBuffer(1, None)
-    element = Element(pa.record_batch({"row": [1]}), (RowSpan(0, 0, 0, 1),), 0)
-    frames.put(element, divisible=True)
+    element = Element(pa.record_batch({"row": [1]}), (RowSpan(0, 0, 0, 1),), divisible=True)
+    frames.put(element)
     assert not given_back.is_set()
-    producer = threading.Thread(target=frames.put, args=(element,), kwargs={"divisible": True})
+    producer = threading.Thread(target=frames.put, args=(element,))
     producer.start()
     try:
         assert given_back.wait(30)

@@ -186,7 +186,7 @@ def test_sent_row_count_does_not_shrink_when_reader_reconnects() -> None:
 def test_discarding_unsent_frames_makes_stream_unavailable_not_ended(*, returned: bool) -> None:
     """After an end, a reader would not ask the next worker at that place for the share's tail."""
     frames = FrameBuffer(1 << 20, None)
-    frames.put(Element(next(iter(ds.Dataset.range(4).batch(4))), ()), divisible=False)
+    frames.put(Element(next(iter(ds.Dataset.range(4).batch(4))), ()))
     if returned:
         frames.put_back([frames.get(0.0)])  # type: ignore[list-item]
     frames.end()
