@@ -433,6 +433,54 @@ def test_csv_logger_has_columns_of_validations_after_the_first_epoch(
         assert [row[name] for row in rows] == ["NA", first, last, "NA"]
 
 
+def test_checkpoint_callback_saves_states_of_callbacks_after_it_in_the_list(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Stop(ps.callbacks.Callback):
+        def on_epoch_begin(self, epoch: int) -> None:
+            if epoch == 2:
+                raise KeyboardInterrupt
+
+    def fit(*more: ps.callbacks.Callback) -> Any:
+        monkeypatch.setattr("pstrain.execution.progress._PROGRAM", str(len(more)))
+        before = ps.callbacks.Checkpoint(tmp_path / "saved", asynchronous=False)
+        after = [
+            ps.callbacks.EarlyStopping("score", mode="max", patience=3),
+            ps.callbacks.ReduceLROnPlateau("score", mode="max", patience=1, factor=0.5),
+            ps.callbacks.CSVLogger(tmp_path / "log.csv"),
+        ]
+        told = LoggedScores([4.0, 3.0, 2.0, 1.0, 0.0])
+        return model().fit(data(), 9, callbacks=[told, before, *after, *more], verbose=0)
+
+    def whole() -> tuple[list[int], list[float], int]:
+        with open(tmp_path / "log.csv") as stream:
+            return history.epoch, history.history["learning_rate"], len(list(stream))
+
+    with pytest.raises(KeyboardInterrupt):
+        fit(Stop())
+    for _ in range(2):  # a fit that was stopped leaves nothing to resume, so the second starts anew
+        history = fit()
+        assert whole() == ([0, 1, 2, 3], [0.5, 0.5, 0.25, 0.125], 5)
+
+
+def test_callbacks_of_a_failed_fit_serve_the_next_model(tmp_path: pathlib.Path) -> None:
+    class Fail(ps.callbacks.Callback):
+        def on_epoch_end(self, epoch: int, logs: dict[str, float]) -> None:
+            raise RuntimeError(epoch, logs)
+
+    saving = ps.callbacks.Checkpoint(tmp_path / "saved", every_steps=1, asynchronous=False)
+    board = ps.callbacks.TensorBoard(tmp_path / "logs")
+    with pytest.raises(RuntimeError):
+        model().fit(data(), callbacks=[saving, board, Fail()], verbose=0)
+    second = model()
+    second.evaluate(data(), callbacks=[board], verbose=0)
+    assert list((tmp_path / "logs" / "validation").iterdir())
+    second.fit(data(), 3, callbacks=[saving], verbose=0)
+    again = model()
+    ps.Checkpoint(model=again).restore(saving.last_path)
+    np.testing.assert_array_equal(again.predict(data()), second.predict(data()))
+
+
 def test_checkpoint_callback_saves_every_steps_and_best_only(tmp_path: pathlib.Path) -> None:
     class Worse(ps.callbacks.Callback):
         def on_epoch_end(self, epoch: int, logs: dict[str, float]) -> None:
