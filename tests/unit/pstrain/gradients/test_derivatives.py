@@ -240,9 +240,7 @@ def test_gradient_of_std_and_norm_at_zero_is_zero(function: Any) -> None:
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, as the value is NaN
 @pytest.mark.parametrize("function", [np.var, np.std])
 @pytest.mark.parametrize(("rows", "ddof"), [(0, 0), (1, 1)])
-def test_gradient_of_variance_of_too_few_values_is_nan(
-    function: Any, rows: int, ddof: int
-) -> None:
+def test_gradient_of_variance_of_too_few_values_is_nan(function: Any, rows: int, ddof: int) -> None:
     computed = derivatives.FUNCTIONS[function].compute(np.ones((rows, 2)), 0, ddof=ddof)
     assert np.isnan(computed.value).all()
     (gradient,) = computed.backward(np.ones(2))
