@@ -225,7 +225,7 @@ def _buckets(column: pa.ChunkedArray) -> int:
 
 def _finite(name: str, column: pa.ChunkedArray) -> Any:
     try:
-        numbers = column.drop_null().cast(pa.float32()).combine_chunks()
+        numbers = column.drop_null().cast(pa.float32(), safe=False).combine_chunks()
     except pa.ArrowException as error:
         raise InvalidArgumentError(
             f"dense column {name!r} must hold numbers, it holds {column.type}: {error}"

@@ -62,7 +62,8 @@ class Preparation:
         """Returns the features, and the label (int8 0 and 1) and weights if the batch has them."""
         prepared: dict[str, pa.Array] = {}
         for name in self.dense:
-            values = _cast(name, batch.column(name), pa.float32())
+            # Unsafe, as a safe cast refuses integers of 2^24 and more.
+            values = _cast(name, batch.column(name), pa.float32(), safe=False)
             prepared[name] = _logarithm(values) if name in self.log1p else values
         for name in self.categorical:
             values = _category(name, batch.column(name), self.types.get(name))

@@ -66,6 +66,15 @@ def test_normalization_is_computed_from_sample() -> None:
     assert std == pytest.approx(sample["price"].to_numpy().std(), rel=1e-5)
 
 
+def test_integers_that_float32_rounds_become_dense_columns() -> None:
+    cents = np.random.default_rng(1).integers(0, 50_000_000, ROWS)
+    found = inspect(table(cents=cents), OPTIONS)
+    assert "cents" in found.preparation.dense
+    assert found.schema.normalization["cents"][0] == pytest.approx(cents.mean(), rel=1e-5)
+    rows = found.preparation(table(cents=cents).combine_chunks().to_batches()[0])
+    np.testing.assert_allclose(rows["cents"].to_numpy(), cents, rtol=1e-7)
+
+
 def test_long_tailed_columns_get_log1p() -> None:
     tail = np.random.default_rng(1).lognormal(0.0, 3.0, ROWS)
     found = inspect(table(spent=tail, balance=-tail), OPTIONS)
