@@ -106,6 +106,8 @@ class Preparation:
 
     def _labels(self, column: pa.Array) -> pa.Array:
         values = _plain(column)
+        if pa.types.is_float16(values.type):
+            values = values.cast(pa.float32())  # Arrow compares none of half precision
         if values.null_count:
             raise DataError(
                 f"label column {self.label!r} holds {values.null_count} nulls: filter them out"

@@ -52,6 +52,21 @@ def test_column_options_override_classification() -> None:
     assert found.reasons["digest"] == "left out: --ignore"
 
 
+def test_column_without_values_or_type_may_be_categorical() -> None:
+    rows = table(nothing=pa.nulls(ROWS))
+    found = inspect(rows, ColumnOptions(label="clicked", categorical=["nothing"]))
+    assert found.schema.categorical["nothing"].buckets == 64
+    prepared = found.preparation(rows.combine_chunks().to_batches()[0])
+    assert prepared["nothing"].null_count == ROWS
+
+
+def test_labels_of_half_precision_are_prepared() -> None:
+    clicks = np.arange(ROWS) % 2
+    rows = table(clicked=clicks.astype(np.float16))
+    prepared = inspect(rows, OPTIONS).preparation(rows.combine_chunks().to_batches()[0])
+    assert prepared["clicked"].to_pylist() == clicks.tolist()
+
+
 def test_bucket_counts_follow_distinct_values_of_sample() -> None:
     categorical = inspect(table(), OPTIONS).schema.categorical
     assert categorical["site"].buckets == 512
@@ -108,6 +123,7 @@ def test_label_may_have_any_two_values() -> None:
         (np.arange(ROWS) % 3, "must hold two values, found 3: 0, 1, 2"),
         (np.ones(ROWS), "holds only the value 1.0"),
         (pa.array([None, 1] * (ROWS // 2)), "holds 1000 nulls"),
+        (np.array([np.nan, 1.0] * (ROWS // 2)), "holds NaN"),
     ],
 )
 def test_label_without_exactly_two_values_is_refused(values: object, message: str) -> None:
