@@ -40,6 +40,7 @@ def uniform(
     low: float = -0.05, high: float = 0.05, *, seed: int = 0, zero_columns: int = 0
 ) -> InitializerSpec:
     """Draws values from ``[low, high)``; the first ``zero_columns`` values of a row are 0."""
+    integer_at_least(zero_columns, 0, "zero_columns")
     parameters = _numbers(low=low, high=high, zero_columns=zero_columns)
     if low > high:
         raise InvalidArgumentError(f"low must not be above high, got low={low} and high={high}")
@@ -51,6 +52,7 @@ def normal(
 ) -> InitializerSpec:
     """Draws normally distributed values; the first ``zero_columns`` values of a row are 0."""
     non_negative(stddev, "stddev")
+    integer_at_least(zero_columns, 0, "zero_columns")
     parameters = _numbers(mean=mean, stddev=stddev, zero_columns=zero_columns)
     return InitializerSpec(name="normal", parameters=parameters, seed=_whole(seed))
 
@@ -60,6 +62,7 @@ def truncated_normal(
 ) -> InitializerSpec:
     """Draws values like :func:`normal`, but within two standard deviations of the mean."""
     non_negative(stddev, "stddev")
+    integer_at_least(zero_columns, 0, "zero_columns")
     parameters = _numbers(mean=mean, stddev=stddev, zero_columns=zero_columns)
     return InitializerSpec(name="truncated_normal", parameters=parameters, seed=_whole(seed))
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from dataservice.runtime.arguments import check_optional, integer_at_least
 from pstrain.callbacks.base import Callback, CallbackList, Logs, as_list, check_verbose
-from pstrain.callbacks.monitor import check_frequency, is_validated
+from pstrain.callbacks.monitor import checked_frequency, is_validated, measured_names
 from pstrain.callbacks.progress import ProgressBar
 from pstrain.errors import InvalidArgumentError
 from pstrain.execution.choice import allowed_steps, executor_of
@@ -83,7 +83,7 @@ def fit(
     """
     counts = epochs, steps_per_epoch, steps_per_execution
     epochs, steps_per_epoch, steps_per_execution = _checked(model, *counts)
-    initial_epoch = _checked_epoch(initial_epoch, validation_freq)
+    initial_epoch, validation_freq = _checked_epochs(initial_epoch, validation_freq)
     verbose, callbacks = check_verbose(verbose), as_list(callbacks)
     executor = executor_of(model)
     data, column = with_weights(data, sample_weight)
@@ -202,8 +202,7 @@ class Loop:
         held_out = self._model.evaluate(
             data, batch_size=batch_size, verbose=0, callbacks=self._hooks, sample_weight=column
         )
-        measured = ["loss", *(metric.name for metric in self._model.metrics)]
-        return {f"val_{name}": held_out[name] for name in measured}
+        return {f"val_{name}": held_out[name] for name in measured_names(self._model)}
 
 
 def _checked(
@@ -248,6 +247,5 @@ def _validation(data: Any, sample_weight: Any, batch_size: int) -> Validation:
     return source, batch_size, column
 
 
-def _checked_epoch(initial_epoch: int, validation_freq: int | Sequence[int]) -> int:
-    check_frequency(validation_freq)
-    return integer_at_least(initial_epoch, 0, "initial_epoch")
+def _checked_epochs(initial_epoch: int, validation_freq: Any) -> tuple[int, int | list[int]]:
+    return integer_at_least(initial_epoch, 0, "initial_epoch"), checked_frequency(validation_freq)

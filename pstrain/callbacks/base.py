@@ -1,7 +1,8 @@
 """The base of callbacks, and the list by which ``fit``, ``evaluate`` and ``predict`` call them.
 
 Knows nothing of what callbacks do. Invariant: all callbacks run in the training program, one at a
-time, in the order in which they were given.
+time, in the order in which they were given; at the end of an epoch, those that save the others'
+states come last.
 """
 
 from __future__ import annotations
@@ -62,6 +63,7 @@ class Callback:
     model: Any = None
     params: Mapping[str, Any] = {}
     stop_training: bool = False
+    _saves_states: bool = False
 
     def __repr__(self) -> str:
         of = "" if self.model is None else f" of {self.model!r}"
@@ -243,7 +245,8 @@ class CallbackList:
 
     def epoch_end(self, epoch: int, logs: Logs) -> None:
         self._last_logs = logs
-        for callback in self._callbacks:
+        # Saved earlier, states would lack this epoch, and a decision to stop after it.
+        for callback in sorted(self._callbacks, key=lambda each: each._saves_states):
             callback.on_epoch_end(epoch, logs)
 
     def batch_begin(self, batch: int) -> None:

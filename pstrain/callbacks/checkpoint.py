@@ -30,13 +30,17 @@ class Checkpoint(Callback):
     changed since the last save are written. ``objects`` are saved beside ``model`` and
     ``optimizer``. ``last_path.pause_s``: for how long the save stopped training.
 
-    The progress of ``fit`` is saved too: epoch, steps, metrics, history, position in the data.
+    The progress of ``fit`` is saved too: epoch, steps, metrics, history, position in the data,
+    states of callbacks. At the end of an epoch the other callbacks come first, wherever this one
+    stands among them, so that a saved epoch is one that they have seen.
     Once there is a checkpoint, the loss of a parameter server that is started again (by its
     supervisor) rolls everything back to the newest checkpoint, from which training continues. If a
     fit has several Checkpoint callbacks, the first one's checkpoints are used. With ``resume``, a
     program that was killed and is started again continues the unfinished fit of the newest
     checkpoint in ``directory``. In the V1 form only the chief saves.
     """
+
+    _saves_states = True
 
     @refuse_arguments("callbacks.Checkpoint", foreign_arguments.CHECKPOINT)
     def __init__(
@@ -115,6 +119,10 @@ class Checkpoint(Callback):
         if self._manager is not None:
             self._manager.wait()
             self._manager = None
+
+    def on_train_error(self, error: BaseException) -> None:  # noqa: ARG002
+        # The next training may be another model's, or with another optimizer.
+        self._manager = None
 
     def state_dict(self) -> dict[str, Any]:
         return {} if self._monitor is None else {"best": self._monitor.best}

@@ -10,6 +10,7 @@ from typing import Any
 
 from dataservice.runtime.arguments import check_text, check_true_or_false, path_of
 from pstrain.callbacks.base import Callback, Logs
+from pstrain.callbacks.monitor import measured_names
 from pstrain.errors import InvalidArgumentError
 from pstrain.result_files import append
 
@@ -17,6 +18,8 @@ from pstrain.result_files import append
 class CSVLogger(Callback):
     """Writes the logs of each epoch into ``filename``: ``epoch``, then the others sorted by name.
 
+    Columns are those of the first epoch; with ``validation_freq`` also the ``val_`` ones, which are
+    NA in other epochs.
     ``append=True`` adds to an existing file, under its header; a training that continues from a
     checkpoint always does. Each line is written at once.
     """
@@ -53,7 +56,7 @@ class CSVLogger(Callback):
 
     def on_epoch_end(self, epoch: int, logs: Logs) -> None:
         is_first = not self._columns
-        self._columns = self._columns or ["epoch", *sorted(logs)]
+        self._columns = self._columns or ["epoch", *sorted({*logs, *self._measured_later()})]
         lines = io.StringIO()
         writer = csv.DictWriter(
             lines, self._columns, restval="NA", extrasaction="ignore", delimiter=self._separator
@@ -62,6 +65,12 @@ class CSVLogger(Callback):
             writer.writeheader()
         writer.writerow({"epoch": epoch, **logs})
         append(self._filename, lines.getvalue())
+
+    def _measured_later(self) -> list[str]:
+        """Returns the names of a validation, which the logs of the first epoch may lack."""
+        if "validation_freq" not in self.params:
+            return []
+        return [f"val_{name}" for name in measured_names(self.model)]
 
     def _continue_file(self, *, is_known: bool) -> None:
         """Continues the existing file under its header if ``is_known``, else begins anew."""

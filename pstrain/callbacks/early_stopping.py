@@ -18,11 +18,12 @@ logger = logging.getLogger(__name__)
 class EarlyStopping(Callback):
     """Stops training after ``patience`` epochs (at least one) in which ``monitor`` did not improve.
 
-    A value improves if it is better than the best so far, at first ``baseline``, by more than
+    A value improves if it is better than the best so far, and than ``baseline``, by more than
     ``min_delta``. ``mode``: "min" for losses, "max" for scores, "auto" by the name. The first
     ``start_from_epoch`` epochs are not counted. A name that is not in the logs raises ValueError at
     the end of the first epoch. ``stopped_epoch``: the epoch after which training was stopped;
-    ``best``: the best value; ``best_epoch``: its epoch; ``wait``: epochs since without improvement.
+    ``best``: the best value, although it may not reach ``baseline``; ``best_epoch``: its epoch;
+    ``wait``: consecutive epochs without improvement.
 
     ``restore_best_weights``: when training ends for any reason but an error, the model's values and
     the optimizer's slots, but not its count of steps, are restored from the best epoch. Until then
@@ -58,7 +59,7 @@ class EarlyStopping(Callback):
 
     @property
     def best(self) -> float | None:
-        """The best value of this training; before the first value ``baseline``, or None."""
+        """The best value of this training; None before the first value."""
         return self._monitor.best
 
     @property
@@ -114,9 +115,9 @@ class EarlyStopping(Callback):
             return
         is_better = self._monitor.improves(value)
         if is_better:
-            self._bad_epochs, self.best_epoch = 0, epoch
-        else:
-            self._bad_epochs += 1
+            self.best_epoch = epoch
+        is_improvement = is_better and self._monitor.beats_baseline(value)
+        self._bad_epochs = 0 if is_improvement else self._bad_epochs + 1
         if self._values is not None and (is_better or self._values.path is None):
             self._values.save(best=self._monitor.best, best_epoch=self.best_epoch)
         if self._bad_epochs >= max(1, self._patience):

@@ -40,11 +40,12 @@ class Monitor:
         if baseline is not None:
             check_number("baseline", baseline)
         self._min_delta = abs(min_delta)
-        self.best = self._baseline = baseline
+        self._baseline = baseline
+        self.best: float | None = None
 
     def reset(self) -> None:
-        """Resets the best value to the baseline."""
-        self.best = self._baseline
+        """Forgets the best value."""
+        self.best = None
 
     def value(self, logs: Mapping[str, float], whose: str) -> float:
         """Returns the value in ``logs``; ValueError, naming the callback ``whose``, if missing."""
@@ -63,14 +64,19 @@ class Monitor:
 
     def improves(self, value: float) -> bool:
         """True if ``value`` is better than the best value so far; then makes it the best."""
-        if math.isnan(value):
+        if not self._is_beyond(self.best, value):
             return False
-        if self.best is not None:
-            gained = self.best - value if self.mode == "min" else value - self.best
-            if not gained > self._min_delta:
-                return False
         self.best = value
         return True
+
+    def beats_baseline(self, value: float) -> bool:
+        """True if ``value`` is better than the baseline, or there is none."""
+        return self._is_beyond(self._baseline, value)
+
+    def _is_beyond(self, known: float | None, value: float) -> bool:
+        if known is None or math.isnan(value):
+            return not math.isnan(value)
+        return (known - value if self.mode == "min" else value - known) > self._min_delta
 
 
 def is_validated(epoch: int, validation_freq: int | Collection[int]) -> bool:
@@ -80,8 +86,13 @@ def is_validated(epoch: int, validation_freq: int | Collection[int]) -> bool:
     return (epoch + 1) % validation_freq == 0
 
 
-def check_frequency(validation_freq: Any) -> None:
-    """Raises InvalidArgumentError unless given a positive integer or a collection of these."""
-    is_list = isinstance(validation_freq, Collection) and not isinstance(validation_freq, str)
-    for each in validation_freq if is_list else [validation_freq]:
-        integer_at_least(each, 1, "validation_freq")
+def checked_frequency(validation_freq: Any) -> int | list[int]:
+    """Returns a positive integer, or those of a collection; InvalidArgumentError for others."""
+    if isinstance(validation_freq, Collection) and not isinstance(validation_freq, str):
+        return [integer_at_least(each, 1, "validation_freq") for each in validation_freq]
+    return integer_at_least(validation_freq, 1, "validation_freq")
+
+
+def measured_names(model: Any) -> list[str]:
+    """Returns the names of what a validation measures of a model."""
+    return ["loss", *(metric.name for metric in model.metrics)]

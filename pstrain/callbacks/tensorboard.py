@@ -82,6 +82,9 @@ class TensorBoard(Callback):
         self._is_training = False
         self._close()
 
+    def on_train_error(self, error: BaseException) -> None:  # noqa: ARG002
+        self.on_train_end()
+
     def on_test_end(self, logs: Logs) -> None:
         if self._is_training:
             return

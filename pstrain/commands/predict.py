@@ -89,11 +89,18 @@ def _write(batches: Iterator[pa.RecordBatch], path: Path) -> int:
 @contextlib.contextmanager
 def _named(output: Path) -> Iterator[None]:
     """Raises errors of writing as ones that name ``output``, which is left as it was before."""
+    import pyarrow as pa
+
+    from pstrain.errors import InvalidArgumentError, ResourceExhaustedError
+
     try:
         yield
+    except pa.ArrowInvalid as error:
+        raise InvalidArgumentError(
+            f"--output {output} cannot hold the other columns ({error}): write --output "
+            "FILE.parquet, or --only the predictions"
+        ) from error
     except OSError as error:
-        from pstrain.errors import ResourceExhaustedError
-
         raise ResourceExhaustedError(
             f"--output {output} cannot be written: {error}; make room, or name a file on another "
             "disk"

@@ -100,7 +100,8 @@ class Lists:
             raise DataError(
                 f"column {weights.name!r} holds {weights.values.type}: weights are numbers"
             )
-        numbers = _without_nulls(weights.values.cast(pa.float32()))
+        # Unsafe, as a safe cast refuses integers of 2^24 and more.
+        numbers = _without_nulls(weights.values.cast(pa.float32(), safe=False))
         if not np.isfinite(numbers).all():
             raise DataError(f"column {weights.name!r} holds a weight that is not finite")
         return np.require(numbers, np.float32, ("C", "W"))

@@ -26,11 +26,20 @@ def is_data_frame(data: Any) -> bool:
 
 
 def flat_column(values: Any) -> pa.Array:
-    """Returns the values of a list or an array of any shape as one column, of type null if none."""
+    """Returns the values of a list or an array of any shape as one column, of type null if none.
+
+    What pandas has for missing values becomes null. InvalidArgumentError for values of several
+    types.
+    """
     flat = np.asarray(values).reshape(-1)
-    if not len(flat) or flat.dtype.kind in "OUST":
-        return pa.array(flat.tolist())
-    return from_numbers(np.ascontiguousarray(flat))
+    if len(flat) and flat.dtype.kind not in "OUST":
+        return from_numbers(np.ascontiguousarray(flat))
+    try:
+        return pa.array(flat.tolist(), from_pandas=True)
+    except pa.ArrowException as error:
+        raise InvalidArgumentError(
+            f"values are all strings or all integers, got several types: {error}"
+        ) from error
 
 
 def as_table(data: Any) -> Any:

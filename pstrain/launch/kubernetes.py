@@ -23,7 +23,8 @@ _INDEX_FIELD: Final = "metadata.annotations['batch.kubernetes.io/job-completion-
 _TLS_FOLDER: Final = "/etc/pstrain/tls"
 # How often the pods of one job may fail; each restarts under its name while the others go on.
 _RESTARTS: Final = 100
-_LABEL: Final = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
+_LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+_MAX_LABEL: Final = 63
 # A pod is called NAME-data-worker-0-INDEX, and a DNS label has at most 63 characters.
 _MAX_NAME: Final = 40
 
@@ -48,12 +49,21 @@ class KubernetesOptions:
     def __post_init__(self) -> None:
         if not self.image:
             raise InvalidArgumentError("which image? give --image NAME:TAG")
-        for option, value in (("--name", self.name), ("--namespace", self.namespace)):
-            if not _LABEL.fullmatch(value) or len(value) > _MAX_NAME:
-                raise InvalidArgumentError(
-                    f"{option} must be at most {_MAX_NAME} small letters, digits and dashes, "
-                    f"beginning with a letter, got {value!r}"
-                )
+        # The name is a service's too, which begins with a letter.
+        if not (_is_label(self.name, _MAX_NAME) and self.name[0].isalpha()):
+            raise InvalidArgumentError(
+                f"--name must be at most {_MAX_NAME} small letters, digits and dashes, beginning "
+                f"with a letter, got {self.name!r}"
+            )
+        if not _is_label(self.namespace, _MAX_LABEL):
+            raise InvalidArgumentError(
+                f"--namespace must be at most {_MAX_LABEL} small letters, digits and dashes, got "
+                f"{self.namespace!r}"
+            )
+
+
+def _is_label(text: str, longest: int) -> bool:
+    return len(text) <= longest and _LABEL.fullmatch(text) is not None
 
 
 def exposure_of_pods(exposure: Exposure, tls_secret: str | None) -> Exposure:

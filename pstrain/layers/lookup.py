@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 import dataservice
 from dataservice.runtime.arguments import check_optional, integer_at_least
+from dataservice.runtime.number_arrays import from_numbers
 from pstrain import foreign_arguments
 from pstrain.errors import (
     DataError,
@@ -50,9 +51,8 @@ class _Lookup:
         check_optional(1, max_tokens=max_tokens)
         self.max_tokens = max_tokens
         self.num_oov_indices = integer_at_least(num_oov_indices, 0, "num_oov_indices")
-        if mask_token is not None:
-            self._typed([mask_token])
         self.mask_token = mask_token
+        self._mask = None if mask_token is None else Vocabulary(self._typed([mask_token]))
         self.oov_token = oov_token
         self.invert = invert
         if max_tokens is not None and max_tokens <= self._specials:
@@ -109,7 +109,7 @@ class _Lookup:
             tokens = vocabulary.tokens.to_pylist()
         elif isinstance(vocabulary, str | os.PathLike):
             with open(vocabulary, encoding="utf-8") as lines:
-                tokens = [line.rstrip("\n") for line in lines]
+                tokens = self._typed([line.rstrip("\n") for line in lines], pa.string()).to_pylist()
         else:
             listed = vocabulary.tolist() if hasattr(vocabulary, "tolist") else vocabulary
             if not isinstance(listed, Iterable):
@@ -127,9 +127,9 @@ class _Lookup:
             )
         self._vocabulary = Vocabulary(self._typed(tokens), self.num_oov_indices)
 
-    def _typed(self, tokens: Sequence[Any]) -> pa.Array:
+    def _typed(self, tokens: Sequence[Any], given: pa.DataType | None = None) -> pa.Array:
         try:
-            return pa.array(tokens, self.arrow_type)
+            return pa.array(tokens, given or self.arrow_type).cast(self.arrow_type)
         except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError) as error:
             raise InvalidArgumentError(f"tokens of a {self.kind}: {error}") from error
 
@@ -168,20 +168,31 @@ class _Lookup:
         return lists.holding(pa.array(self._ids(lists.values)))
 
     def _ids(self, column: pa.Array) -> NDArray[np.int64]:
-        out = np.empty((len(column), 1), np.int64)
         first = int(self.mask_token is not None)
-        self.vocabulary.ids_into(self.kind, column, first, out, 0)
-        found = out.reshape(-1)
+        found = self._found(self.vocabulary, self._without_mask(column), first)
         null = found == first + self.vocabulary.size
         if null.any():
             if not self._specials:
                 raise DataError(f"{self.kind}: null at {int(null.argmax())}; give a mask_token")
             found[null] = 0
-        if self.mask_token is not None:
-            plain = column.cast(self.arrow_type)
-            mask = pa.scalar(self.mask_token, self.arrow_type)
-            found[_equal(plain, mask)] = 0
         return found
+
+    def _without_mask(self, column: pa.Array) -> pa.Array:
+        """Returns the column with null, which has the same id, in place of the mask token."""
+        if self._mask is None:
+            return column
+        is_mask = self._found(self._mask, column, 0) == self._mask.num_oov_indices
+        if not is_mask.any():
+            return column
+        # Arrow replaces nothing in views of strings.
+        is_view = pa.types.is_string_view(column.type) or pa.types.is_binary_view(column.type)
+        plain = column.cast(self.arrow_type) if is_view else column
+        return pc.if_else(from_numbers(is_mask), pa.scalar(None, plain.type), plain)
+
+    def _found(self, vocabulary: Vocabulary, column: pa.Array, base: int) -> NDArray[np.int64]:
+        out = np.empty((len(column), 1), np.int64)
+        vocabulary.ids_into(self.kind, column, base, out, 0)
+        return out.reshape(-1)
 
     def _tokens_of(self, inputs: Any) -> Any:
         table = np.array(self.get_vocabulary(), dtype=object)
@@ -254,11 +265,6 @@ class IntegerLookup(_Lookup):
         invert: bool = False,
     ) -> None:
         super().__init__(max_tokens, num_oov_indices, mask_token, oov_token, vocabulary, invert)
-
-
-def _equal(column: pa.Array, value: pa.Scalar) -> NDArray[np.bool_]:
-    equal: pa.Array = pc.equal(column, value).fill_null(False)
-    return equal.to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
 
 
 def _columns(data: Any, column: str | None) -> Iterable[pa.Array | pa.ChunkedArray]:

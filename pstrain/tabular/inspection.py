@@ -102,6 +102,8 @@ def label_values(name: str, column: pa.ChunkedArray) -> tuple[Value, Value]:
     if column.null_count:
         raise DataError(f"label column {name!r} holds {column.null_count} nulls: filter them out")
     found = column.unique().to_pylist()
+    if any(value != value for value in found):
+        raise DataError(f"label column {name!r} holds NaN: filter such rows out")
     shown = ", ".join(repr(value) for value in found[:6]) + (", ..." if len(found) > 6 else "")
     if len(found) == 1:
         raise DataError(
@@ -219,13 +221,15 @@ def _schema(preparation: Preparation, sample: pa.Table, options: ColumnOptions) 
 
 def _buckets(column: pa.ChunkedArray) -> int:
     """Returns a power of two with room for the values seen and for those not in the sample."""
-    rows = _ROOM * pc.count_distinct(column).as_py()
+    # Arrow counts no column without a type, which one without values may have.
+    distinct = 0 if pa.types.is_null(column.type) else pc.count_distinct(column).as_py()
+    rows = _ROOM * distinct
     return int(min(max(2 ** int(np.ceil(np.log2(max(rows, 1)))), _MIN_BUCKETS), _MAX_BUCKETS))
 
 
 def _finite(name: str, column: pa.ChunkedArray) -> Any:
     try:
-        numbers = column.drop_null().cast(pa.float32()).combine_chunks()
+        numbers = column.drop_null().cast(pa.float32(), safe=False).combine_chunks()
     except pa.ArrowException as error:
         raise InvalidArgumentError(
             f"dense column {name!r} must hold numbers, it holds {column.type}: {error}"

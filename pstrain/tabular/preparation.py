@@ -35,11 +35,12 @@ class Preparation:
     """The rules that turn a batch into features; callable, for ``map(..., format="arrow")``.
 
     ``label_values``: the value that means 0 and the one that means 1. ``log1p``: the dense columns
-    that are replaced by their logarithm. ``lists``: the categorical columns with several values in
-    a row. ``types``: the columns' Arrow types in training; a category that arrives with another
-    type is converted back, such as integers that pandas wrote as floats because of nulls.
-    ``blank_is_null``: an empty text counts as null, because CSV files write nulls so. ``weights``:
-    the column that says how much each row counts in training.
+    that are replaced by log(1 + value), negative values by -log(1 - value). ``lists``: the
+    categorical columns with several values in a row. ``types``: the columns' Arrow types in
+    training; a category that arrives with another type is converted back, such as integers that
+    pandas wrote as floats because of nulls. ``blank_is_null``: an empty text counts as null,
+    because CSV files write nulls so. ``weights``: the column that says how much each row counts in
+    training.
     """
 
     label: str
@@ -61,8 +62,9 @@ class Preparation:
         """Returns the features, and the label (int8 0 and 1) and weights if the batch has them."""
         prepared: dict[str, pa.Array] = {}
         for name in self.dense:
-            values = _cast(name, batch.column(name), pa.float32())
-            prepared[name] = pc.log1p(values) if name in self.log1p else values
+            # Unsafe, as a safe cast refuses integers of 2^24 and more.
+            values = _cast(name, batch.column(name), pa.float32(), safe=False)
+            prepared[name] = _logarithm(values) if name in self.log1p else values
         for name in self.categorical:
             values = _category(name, batch.column(name), self.types.get(name))
             is_text = self.blank_is_null and pa.types.is_string(values.type)
@@ -104,6 +106,8 @@ class Preparation:
 
     def _labels(self, column: pa.Array) -> pa.Array:
         values = _plain(column)
+        if pa.types.is_float16(values.type):
+            values = values.cast(pa.float32())  # Arrow compares none of half precision
         if values.null_count:
             raise DataError(
                 f"label column {self.label!r} holds {values.null_count} nulls: filter them out"
@@ -139,6 +143,11 @@ def _category(name: str, column: pa.Array, trained: str | None) -> pa.Array:
     if pa.types.is_integer(values.type) or pa.types.is_boolean(values.type):
         return _cast(name, values, pa.int64(), safe=False)
     return _cast(name, values, pa.string(), safe=False)
+
+
+def _logarithm(values: pa.Array) -> pa.Array:
+    # The sample that suggested it had no negative values, but other rows may have them.
+    return pc.multiply(pc.sign(values), pc.log1p(pc.abs(values)))
 
 
 def _without_blanks(values: pa.Array) -> pa.Array:

@@ -418,6 +418,20 @@ def test_struct_columns_are_not_trained_on_but_copied_beside_predictions(
     assert pq.read_table(tmp_path / "scores.parquet")["place"][0].as_py() == {"lat": 1.5}
 
 
+def test_bytes_that_are_no_text_are_not_written_as_csv(
+    files: pathlib.Path, model: pathlib.Path, tmp_path: pathlib.Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    data, csv = tmp_path / "rows.parquet", tmp_path / "scores.csv"
+    rows = pq.read_table(files / "new.pq")
+    pq.write_table(rows.append_column("digest", pa.array([b"\xff"] * len(rows))), data)
+    wanted = ["predict", str(model), "--data", str(data), "--output"]
+    error = fails(capsys, [*wanted, str(csv)])
+    assert re.search("scores.csv cannot hold .*UTF8.*--output FILE.parquet, or --only", error)
+    assert not csv.exists()
+    assert main([*wanted, str(csv), "--only"]) == 0
+
+
 @pytest.mark.parametrize("where", ["local", "cluster"])
 def test_unknown_label_beyond_the_sample_is_refused_with_its_file(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, where: str,

@@ -77,6 +77,7 @@ WRONG_TYPES: dict[str, Callable[[], Any]] = {
     "weights must be text, got 3": lambda: ps.Category(8, pooling="mean", weights=3),  # type: ignore[arg-type]
     "name of a variable must be text, got 3": lambda: ps.Variable(1.0, name=3),
     "trainable must be True or False": lambda: ps.Variable(1.0, trainable="x"),
+    "zero_columns must be .*1.5": lambda: ps.initializers.normal(zero_columns=1.5),  # type: ignore[arg-type]
     "stddev must be a number, got 'x'": lambda: ps.initializers.normal(stddev="x"),  # type: ignore[arg-type]
     "a vocabulary is a list of tokens.*got 3": lambda: ps.layers.StringLookup(vocabulary=3),
     "a vocabulary is a list of tokens, got 4": lambda: ps.Vocabulary(4),  # type: ignore[arg-type]
@@ -92,6 +93,7 @@ WRONG_TYPES: dict[str, Callable[[], Any]] = {
     "num_oov_indices must be .*'1'": lambda: SCHEMA.adapted({"c": [1]}, num_oov_indices="1"),  # type: ignore[arg-type]
 }
 WRONG_VALUES: dict[str, Callable[[], Any]] = {
+    "zero_columns must be .*-1": lambda: ps.initializers.uniform(zero_columns=-1),
     "directory must not be empty; '.' is": lambda: ps.CheckpointManager(CHECKPOINT, ""),
     "directory must not be empty; '.'": lambda: CHECKPOINT.save(""),
     "directory must be .* the URL 's3://b/c': mount": lambda: CHECKPOINT.save("s3://b/c"),

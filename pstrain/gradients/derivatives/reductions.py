@@ -45,12 +45,13 @@ def variance(
 ) -> Computed:
     """``np.var``."""
     value = np.asarray(np.var(values, axis=axis, ddof=ddof, keepdims=keepdims))
-    # The variance of no values has no gradient either.
     count = values.size / max(value.size, 1) - ddof
+    # The variance of too few values is NaN, and so is its gradient.
+    slope = 2 / count if count > 0 else np.nan
 
     def backward(grad: Array) -> Sequence[Array]:
         centred = values - np.mean(values, axis=axis, keepdims=True)
-        return (_kept(grad, values, axis) * centred * (2 / count),)
+        return (_kept(grad, values, axis) * centred * slope,)
 
     return Computed(value, backward)
 

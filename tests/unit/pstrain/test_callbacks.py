@@ -199,7 +199,9 @@ def test_keras_style_hooks_get_logs_if_they_accept_them() -> None:
     assert seen == {"begin": {}, "epoch": (0, {}), "batch": (0, {}), "end": end}
 
 
-@pytest.mark.parametrize(("freq", "validated"), [(1, 4), (2, 2), (3, 1), ([1, 4], 2), ([9], 0)])
+@pytest.mark.parametrize(
+    ("freq", "validated"), [(1, 4), (2, 2), (3, 1), ([1, 4], 2), (np.array([1, 4]), 2), ([9], 0)]
+)
 def test_validation_runs_at_validation_freq(freq: Any, validated: int) -> None:
     stop, reduce = ps.callbacks.EarlyStopping(patience=9), ps.callbacks.ReduceLROnPlateau()
     history = model().fit(
@@ -236,6 +238,16 @@ def test_early_stopping_restores_weights_of_best_epoch(scores: list[float], best
     stop = ps.callbacks.EarlyStopping("score", mode="max", patience=2, restore_best_weights=True)
     trained.fit(data(), len(scores), callbacks=[told, stop], verbose=0)
     np.testing.assert_array_equal(trained.predict(data()), told.given[best])
+
+
+def test_early_stopping_restores_best_epoch_although_none_reaches_baseline() -> None:
+    trained, told = model(), LoggedScores([1, 3, 2])
+    stop = ps.callbacks.EarlyStopping(
+        "score", mode="max", baseline=9, patience=3, restore_best_weights=True
+    )
+    trained.fit(data(), 9, callbacks=[told, stop], verbose=0)
+    assert (stop.stopped_epoch, stop.best_epoch, stop.best) == (2, 1, 3)
+    np.testing.assert_array_equal(trained.predict(data()), told.given[1])
 
 
 def test_failed_fit_removes_temporary_best_weights(
@@ -326,6 +338,8 @@ def test_early_stopping_stops_after_patience_epochs_without_improvement() -> Non
     assert stopped_after([3, 4, 5, 1], start_from_epoch=3) is None
     assert stopped_after([3, 2.95, 2.9], min_delta=0.1) == 1
     assert stopped_after([3], baseline=2.0) == 0
+    assert stopped_after([5, 4, 3, 1, 1], baseline=2.0, patience=4) is None
+    assert stopped_after([5, 4, 3, 2.5], baseline=2.0, patience=3) == 2
     with pytest.raises(InvalidArgumentError, match="mode"):
         ps.callbacks.EarlyStopping(mode="best")
     with pytest.raises(InvalidArgumentError, match=r"watches 'val_loss'.*validation_data="):
@@ -401,6 +415,72 @@ def test_csv_logger_writes_line_per_epoch_and_appends(tmp_path: pathlib.Path) ->
     assert [row["epoch"] for row in rows] == ["0", "1", "2"]
     assert float(rows[2]["loss"]) < float(rows[0]["loss"])
     assert list(rows[0])[:2] == ["epoch", "auc"]
+
+
+def test_csv_logger_has_columns_of_validations_after_the_first_epoch(
+    tmp_path: pathlib.Path,
+) -> None:
+    history = model().fit(
+        data(),
+        4,
+        validation_data=data(),
+        validation_freq=[2, 3],
+        callbacks=[ps.callbacks.CSVLogger(tmp_path / "log.csv")],
+        verbose=0,
+    )
+    with open(tmp_path / "log.csv", newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    for name in ("val_loss", "val_auc"):
+        first, last = map(str, history.history[name])
+        assert [row[name] for row in rows] == ["NA", first, last, "NA"]
+
+
+def test_checkpoint_callback_saves_states_of_callbacks_after_it_in_the_list(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Stop(ps.callbacks.Callback):
+        def on_epoch_begin(self, epoch: int) -> None:
+            if epoch == 2:
+                raise KeyboardInterrupt
+
+    def fit(*more: ps.callbacks.Callback) -> Any:
+        monkeypatch.setattr("pstrain.execution.progress._PROGRAM", str(len(more)))
+        before = ps.callbacks.Checkpoint(tmp_path / "saved", asynchronous=False)
+        after = [
+            ps.callbacks.EarlyStopping("score", mode="max", patience=3),
+            ps.callbacks.ReduceLROnPlateau("score", mode="max", patience=1, factor=0.5),
+            ps.callbacks.CSVLogger(tmp_path / "log.csv"),
+        ]
+        told = LoggedScores([4.0, 3.0, 2.0, 1.0, 0.0])
+        return model().fit(data(), 9, callbacks=[told, before, *after, *more], verbose=0)
+
+    def whole() -> tuple[list[int], list[float], int]:
+        with open(tmp_path / "log.csv") as stream:
+            return history.epoch, history.history["learning_rate"], len(list(stream))
+
+    with pytest.raises(KeyboardInterrupt):
+        fit(Stop())
+    for _ in range(2):  # a fit that was stopped leaves nothing to resume, so the second starts anew
+        history = fit()
+        assert whole() == ([0, 1, 2, 3], [0.5, 0.5, 0.25, 0.125], 5)
+
+
+def test_callbacks_of_a_failed_fit_serve_the_next_model(tmp_path: pathlib.Path) -> None:
+    class Fail(ps.callbacks.Callback):
+        def on_epoch_end(self, epoch: int, logs: dict[str, float]) -> None:
+            raise RuntimeError(epoch, logs)
+
+    saving = ps.callbacks.Checkpoint(tmp_path / "saved", every_steps=1, asynchronous=False)
+    board = ps.callbacks.TensorBoard(tmp_path / "logs")
+    with pytest.raises(RuntimeError):
+        model().fit(data(), callbacks=[saving, board, Fail()], verbose=0)
+    second = model()
+    second.evaluate(data(), callbacks=[board], verbose=0)
+    assert list((tmp_path / "logs" / "validation").iterdir())
+    second.fit(data(), 3, callbacks=[saving], verbose=0)
+    again = model()
+    ps.Checkpoint(model=again).restore(saving.last_path)
+    np.testing.assert_array_equal(again.predict(data()), second.predict(data()))
 
 
 def test_checkpoint_callback_saves_every_steps_and_best_only(tmp_path: pathlib.Path) -> None:

@@ -114,6 +114,13 @@ def test_list_in_dense_or_label_column_is_refused_with_remedy() -> None:
         FeatureSchema(dense=("label",), label="d").encode(rows)
 
 
+def test_weights_may_be_integers_that_float32_rounds() -> None:
+    weights = pa.array([[20_000_001, 1], [], None, [1, 1, 2], [5]])
+    of = schema(weights="w").encode(batch(pa.array(LISTS), w=weights)).bags
+    assert of is not None
+    assert of.scales[0] == pytest.approx(1.0)
+
+
 def test_invalid_list_columns_and_weights_are_refused() -> None:
     wrong = pa.array([[1.0], [], None, [1.0], [1.0]])
     with pytest.raises(DataError, match=r"'w', row 0: 1 weights for 2 values of column 'tags'"):

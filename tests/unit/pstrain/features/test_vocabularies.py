@@ -8,6 +8,7 @@ import pickle
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -150,6 +151,31 @@ def test_lookup_without_oov_indices_refuses_unknown_values() -> None:
         layer(pa.array([None, "yes"]))
 
 
+@pytest.mark.parametrize("type_", TEXT_TYPES, ids=str)
+def test_mask_token_is_known_without_oov_indices(type_: pa.DataType) -> None:
+    layer = StringLookup(vocabulary=["a", "b"], mask_token="", num_oov_indices=0)
+    assert layer(["", "a", "b"]).tolist() == [0, 1, 2]
+    assert layer(pa.array(["b", "", None, "a"]).cast(type_)).to_pylist() == [2, 0, 0, 1]
+    with pytest.raises(DataError, match="maybe"):
+        layer(pa.array(["", "a", "maybe"]).cast(type_))
+
+
+def test_mask_token_is_told_from_values_that_are_no_int64() -> None:
+    layer = IntegerLookup(vocabulary=[4], mask_token=0)
+    assert layer(np.array([2**63 + 5, 4, 0], np.uint64)).tolist() == [1, 2, 0]
+    assert layer(np.array([True, False])).tolist() == [1, 0]
+
+
+def test_lookups_take_missing_values_of_pandas() -> None:
+    words = pd.Series(["a", None, "q"])
+    layer = StringLookup(mask_token="")
+    layer.adapt(words)
+    assert layer.get_vocabulary() == ["", "[UNK]", "q", "a"]
+    assert layer(words).tolist() == [3, 0, 2]
+    with pytest.raises(InvalidArgumentError, match="several types"):
+        layer(["a", 1, None])
+
+
 def test_inverted_lookup_maps_ids_to_tokens() -> None:
     layer = StringLookup(vocabulary=["a", "b"], invert=True)
     assert layer([[1, 0], [2, 9]]).tolist() == [["a", "[UNK]"], ["b", "[UNK]"]]
@@ -192,6 +218,15 @@ def test_integer_lookup_learns_and_maps_integers() -> None:
     layer.adapt(np.array([[12, 1138, 42], [42, 1000, 36]]))
     assert layer.get_vocabulary() == [-1, 42, 1138, 1000, 36, 12]
     assert layer([[12, 1138], [7, 42]]).tolist() == [[5, 2], [0, 1]]
+
+
+def test_integer_lookup_takes_its_vocabulary_from_a_file(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "numbers.txt"
+    path.write_text("-1\n10\n30\n")
+    assert IntegerLookup(vocabulary=path)([30, 10, 5]).tolist() == [2, 1, 0]
+    path.write_text("10\nx\n")
+    with pytest.raises(InvalidArgumentError, match="x"):
+        IntegerLookup(vocabulary=path)
 
 
 def test_lookup_without_vocabulary_raises_error_naming_adapt() -> None:

@@ -237,6 +237,17 @@ def test_gradient_of_std_and_norm_at_zero_is_zero(function: Any) -> None:
     assert gradient.tolist() == [0.0, 0.0, 0.0]
 
 
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, as the value is NaN
+@pytest.mark.parametrize("function", [np.var, np.std])
+@pytest.mark.parametrize(("rows", "ddof"), [(0, 0), (1, 1)])
+def test_gradient_of_variance_of_too_few_values_is_nan(function: Any, rows: int, ddof: int) -> None:
+    computed = derivatives.FUNCTIONS[function].compute(np.ones((rows, 2)), 0, ddof=ddof)
+    assert np.isnan(computed.value).all()
+    (gradient,) = computed.backward(np.ones(2))
+    assert gradient.shape == (rows, 2)
+    assert np.isnan(gradient).all()
+
+
 def _check_product(product: Any, shapes: tuple[tuple[int, ...], ...], *first: str) -> None:
     inputs = [np.array(np.random.default_rng(3).normal(size=shape)) for shape in shapes]
     computed = derivatives.FUNCTIONS[getattr(product, "func", product)].compute(*first, *inputs)

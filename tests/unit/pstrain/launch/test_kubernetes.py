@@ -115,13 +115,21 @@ def test_resources_and_tls_secret_are_set_on_containers() -> None:
     assert exposure_of_pods(OPEN, None) is OPEN
 
 
+def test_namespaces_may_be_longer_than_names_and_begin_with_a_digit() -> None:
+    namespace = "2024-" + "x" * 58
+    options = KubernetesOptions(image="i", namespace=namespace)
+    assert f".{namespace}.svc" in addresses(Layout(program=("t.py",)), options)["ps"][0]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"image": ""}, "--image"),
         ({"image": "i", "name": "Clicks"}, "--name must be .*'Clicks'"),
         ({"image": "i", "namespace": "a_b"}, "--namespace must be .*'a_b'"),
+        ({"image": "i", "name": "1clicks"}, "beginning with a letter"),
         ({"image": "i", "name": "x" * 41}, "at most 40"),
+        ({"image": "i", "namespace": "x" * 64}, "at most 63"),
     ],
 )
 def test_invalid_kubernetes_options_are_refused_by_name(

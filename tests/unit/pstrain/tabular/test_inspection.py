@@ -52,6 +52,21 @@ def test_column_options_override_classification() -> None:
     assert found.reasons["digest"] == "left out: --ignore"
 
 
+def test_column_without_values_or_type_may_be_categorical() -> None:
+    rows = table(nothing=pa.nulls(ROWS))
+    found = inspect(rows, ColumnOptions(label="clicked", categorical=["nothing"]))
+    assert found.schema.categorical["nothing"].buckets == 64
+    prepared = found.preparation(rows.combine_chunks().to_batches()[0])
+    assert prepared["nothing"].null_count == ROWS
+
+
+def test_labels_of_half_precision_are_prepared() -> None:
+    clicks = np.arange(ROWS) % 2
+    rows = table(clicked=clicks.astype(np.float16))
+    prepared = inspect(rows, OPTIONS).preparation(rows.combine_chunks().to_batches()[0])
+    assert prepared["clicked"].to_pylist() == clicks.tolist()
+
+
 def test_bucket_counts_follow_distinct_values_of_sample() -> None:
     categorical = inspect(table(), OPTIONS).schema.categorical
     assert categorical["site"].buckets == 512
@@ -64,6 +79,15 @@ def test_normalization_is_computed_from_sample() -> None:
     mean, std = inspect(sample, OPTIONS).schema.normalization["price"]
     assert mean == pytest.approx(sample["price"].to_numpy().mean(), rel=1e-5)
     assert std == pytest.approx(sample["price"].to_numpy().std(), rel=1e-5)
+
+
+def test_integers_that_float32_rounds_become_dense_columns() -> None:
+    cents = np.random.default_rng(1).integers(0, 50_000_000, ROWS)
+    found = inspect(table(cents=cents), OPTIONS)
+    assert "cents" in found.preparation.dense
+    assert found.schema.normalization["cents"][0] == pytest.approx(cents.mean(), rel=1e-5)
+    rows = found.preparation(table(cents=cents).combine_chunks().to_batches()[0])
+    np.testing.assert_allclose(rows["cents"].to_numpy(), cents, rtol=1e-7)
 
 
 def test_long_tailed_columns_get_log1p() -> None:
@@ -99,6 +123,7 @@ def test_label_may_have_any_two_values() -> None:
         (np.arange(ROWS) % 3, "must hold two values, found 3: 0, 1, 2"),
         (np.ones(ROWS), "holds only the value 1.0"),
         (pa.array([None, 1] * (ROWS // 2)), "holds 1000 nulls"),
+        (np.array([np.nan, 1.0] * (ROWS // 2)), "holds NaN"),
     ],
 )
 def test_label_without_exactly_two_values_is_refused(values: object, message: str) -> None:

@@ -46,6 +46,16 @@ def test_prepared_columns_have_model_types_and_order() -> None:
     assert found["size"].type == pa.string()
 
 
+def test_logarithm_of_negative_values_mirrors_that_of_positive_ones() -> None:
+    values = [1.0, -1.0, 99.0, -99.0, 0.0, np.inf, -np.inf, None]
+    rows = pa.RecordBatch.from_pydict({"count": pa.array(values)})
+    found = Preparation(label="l", label_values=(0, 1), dense=("count",), log1p=("count",))(rows)
+    one, many = np.log1p(1), np.log1p(99)
+    expected = [one, -one, many, -many, 0, np.inf, -np.inf, np.nan]
+    np.testing.assert_allclose(found["count"].to_numpy(zero_copy_only=False), expected, rtol=1e-6)
+    assert found["count"].null_count == 1
+
+
 def test_prepared_integer_category_does_not_depend_on_width() -> None:
     narrow, wide = (
         PREPARATION(batch(size=pa.array([1, 2, 3], type_))) for type_ in (pa.int8(), pa.int64())
