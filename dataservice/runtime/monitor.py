@@ -21,8 +21,7 @@ from dataservice.runtime.auth import TlsConfig, resolve_token, tokens_equal
 from dataservice.runtime.ending import end_with_program
 from dataservice.runtime.exposure import check_listener
 from dataservice.runtime.forking import Origin
-from dataservice.runtime.http_server import Answer, HttpServer, Request
-from dataservice.runtime.http_server import text_answer as _text
+from dataservice.runtime.http_server import Answer, HttpServer, Request, text_answer
 from dataservice.runtime.listening import listen
 from dataservice.runtime.metrics import Metric, exposition
 from dataservice.runtime.report import Block, as_page
@@ -155,17 +154,17 @@ class HttpMonitor:
         try:
             url = urlsplit(request.target)
         except ValueError:
-            return _text(400, "this is not the address of a page\n")
+            return text_answer(400, "this is not the address of a page\n")
         if url.path == "/healthz":
             return self._health()
         pages = {"/": self._page, "/status.json": self._json, "/metrics": self._metrics}
         if self._has_token(url.query):
             return self._let_in(url.path if url.path in pages else "/")
         if not self._may_read(request):
-            return _text(401, _HOW_TO_ENTER, ("WWW-Authenticate", "Bearer"))
+            return text_answer(401, _HOW_TO_ENTER, ("WWW-Authenticate", "Bearer"))
         if url.path not in pages:
             known = ", ".join([*pages, "/healthz"])
-            return _text(404, f"there is no page {url.path!r}, but {known}\n")
+            return text_answer(404, f"there is no page {url.path!r}, but {known}\n")
         return pages[url.path]()
 
     def _digest(self, purpose: bytes) -> str:
@@ -198,8 +197,8 @@ class HttpMonitor:
                 self._status()
         except DataServiceError as error:
             # Not the message, which may name hosts and files: whoever asks has shown no token.
-            return _text(503, f"{type(error).__name__}\n")
-        return _text(200, "ok\n")
+            return text_answer(503, f"{type(error).__name__}\n")
+        return text_answer(200, "ok\n")
 
     def _page(self) -> Answer:
         try:
@@ -225,7 +224,7 @@ class HttpMonitor:
         try:
             return Answer(200, *exposition(self._subject.metrics(status)))
         except UnimplementedError as error:
-            return _text(501, f"{error}\n")
+            return text_answer(501, f"{error}\n")
 
     def _status(self) -> dict[str, Any]:
         """Returns the subject's status, at most a second old; raises what asking for it raised."""

@@ -40,7 +40,7 @@ def status_report(status: Status) -> list[Block]:
 
 
 def _summary(status: Status) -> str:
-    lines = [f"session {status['session']}, consistency {status['consistency']}"]
+    lines = [f"{status['session']}, consistency {status['consistency']}"]
     closures = status["closures"]
     if closures is None:
         return "\n".join([*lines, "no coordinator yet"])

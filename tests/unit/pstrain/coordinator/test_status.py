@@ -33,7 +33,7 @@ HOLDS = {
     "commits": {"held": 2, "aborted": 0, "decided": 4, "ledger_blocks": 1},
 }
 STATUS: dict[str, Any] = {
-    "session": "s-1",
+    "session": "session-1",
     "consistency": "async",
     "closures": COUNTS,
     "trainers": [each._asdict() for each in table({0: _RECORD}, {0: Load(2, 3)}, 2.0)]
@@ -47,7 +47,7 @@ STATUS: dict[str, Any] = {
 
 def test_report_has_closures_trainers_and_servers() -> None:
     assert as_text(status_report(STATUS)).splitlines() == [
-        "session s-1, consistency async",
+        "session-1, consistency async",
         "closures: 1 waiting, 2 running, 3,000 finished, 4 failed, 5 cancelled",
         "6 lost runs, 7 losses of trainers, 10 restores",
         "",
