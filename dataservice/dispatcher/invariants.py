@@ -43,6 +43,8 @@ def _check_registries(state: DispatcherState) -> None:
             iteration = state.iterations[iteration_id]
             assert (iteration.job_id, iteration.repetition) == (job.job_id, repetition)
         _check_history(state, job)
+    for worker_id in state.workers:
+        assert set(state.worker_iterations.of(worker_id)) <= state.iterations.keys(), worker_id
     assert str(state.next_dataset_number) not in state.datasets
     assert sum(len(job.iterations) for job in state.jobs.values()) == len(state.iterations)
     assert not set(state.departed) & set(state.iteration_of_reader), "a reader is here and gone"

@@ -102,6 +102,21 @@ def test_compacted_facts_lead_to_same_state_at_every_event(cut: int) -> None:
     assert short == replayed(SCRIPT), "and go on alike"
 
 
+@pytest.mark.parametrize(
+    "fact",
+    [
+        ev.WorkerLost(worker_id="gone"),
+        ev.JobDeleted(job_id="gone"),
+        ev.IterationCollected(iteration_id="gone"),
+        ev.IterationRetired(iteration_id="gone"),
+        ev.ReaderReleased(reader_id="gone"),
+        ev.ReaderLost(reader_id="gone"),
+    ],
+)
+def test_end_of_what_is_gone_changes_nothing(fact: ev.Event) -> None:
+    assert replayed((*SCRIPT, fact)) == replayed(SCRIPT)
+
+
 def test_number_of_deleted_dataset_stays_used() -> None:
     state = DispatcherState()
     state.apply(DATASET)
