@@ -141,6 +141,12 @@ def check_windows(table: WindowTable) -> None:
             expected = {i for i in mine.owned if table.records[i].phase is phase}
             assert indices == expected, (reader, phase)
     assert set(table.orphans) <= set(table.records)
+    for held in table.rounds:
+        indices_held = range(held.first, held.first + len(held.windows))
+        left = sum(index >= table.cursor or index in table.records for index in indices_held)
+        assert held.unfinished == left > 0, held.number
+    left_in_all = table.planned - table.cursor + len(table.records)
+    assert sum(held.unfinished for held in table.rounds) == left_in_all
     assert 0 <= table.lost_uncounted <= table.lost_windows <= table.done
     assert table.lost_rows >= 0
     assert not (table.replays and table.lost_windows), "what is replayed is not lost"

@@ -242,7 +242,7 @@ def test_job_name_with_other_parameters_is_refused(change: dict[str, object], na
 
 def test_trainers_that_each_register_dataset_share_job() -> None:
     state = cluster()
-    apply(state, decide.register_dataset(state, DATASET))
+    apply(state, decide.register_dataset(state, replace(DATASET, fingerprint="f")))
     request = replace(OPEN, dataset_id="1001", reader_id="r2")
     answer = apply(state, opening.open_iteration(state, request, None))
     assert answer == OpenAnswer("j1", "i1", "1000"), "the reader learns which dataset the job reads"
