@@ -108,7 +108,17 @@ def test_decoding_bookmark_inverts_encoding(task: int, row: int, plan: str, stre
 
 
 @pytest.mark.parametrize(
-    "encoded", [b"", b"\xff", b"1", b"[]", b"[0, 1]", b'[0, -1, "p", "{}"]', b'[0, 1, "p", []]']
+    "encoded",
+    [
+        b"",
+        b"\xff",
+        b"1",
+        b"[]",
+        b"[0, 1]",
+        b'[0, -1, "p", "{}"]',
+        b'[0, 1, "p", []]',
+        b'[0, 1, 2, "s"]',
+    ],
 )
 def test_damaged_bookmark_is_data_loss(encoded: bytes) -> None:
     with pytest.raises(DataLossError, match="damaged bookmark"):
