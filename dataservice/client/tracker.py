@@ -234,7 +234,7 @@ class Tracker:
         for index, window in self._windows.items():
             if window.is_consumed():
                 consumed.finish(index, index + 1)
-            elif window.generation >= 0:
+            else:
                 consumed.record(index, window.consumed)
         return consumed
 

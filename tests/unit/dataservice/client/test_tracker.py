@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dataservice.client.tracker import Tracker
 from dataservice.errors import DataLossError
-from dataservice.ranges import RowMark
+from dataservice.ranges import Consumed, Ranges, RowMark
 from dataservice.wire.elements import NO_WINDOW, RowSpan
 
 
@@ -155,6 +155,17 @@ def test_marks_count_rows_that_are_about_to_be_consumed() -> None:
     assert set(tracker.marks_if_consumed([span(0, 2)])) == marks, "they were consumed meanwhile"
     tracker.confirm(tracker.marks(), ())
     assert set(tracker.marks_if_consumed(spans)) == {mark for mark in marks if not mark.final}
+
+
+def test_consumed_windows_and_rows_are_told_whether_reported_or_not() -> None:
+    tracker = Tracker()
+    frame = [span(0, 4, window=window, final=window < 2) for window in range(4)]
+    tracker.consume(tracker.receive("a", frame).spans[:3])
+    tracker.confirm(tracker.marks()[:1], ())
+    tracker.fence(9, 2)
+    assert tracker.consumed() == Consumed(Ranges([(0, 2)]), {2: 4})
+    begun = (RowMark(1, 0, 4, True), RowMark(2, 0, 4, False), RowMark(3, 0, 0, False))
+    assert tracker.all_marks() == begun
 
 
 def test_finished_window_accepts_no_more_rows() -> None:
