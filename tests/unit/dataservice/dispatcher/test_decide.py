@@ -127,6 +127,12 @@ def test_worker_registered_at_free_address_replaces_none() -> None:
     assert [type(event) for event in decision.events] == [ev.WorkerRegistered]
 
 
+def test_registered_worker_and_joined_reader_are_found() -> None:
+    state = cluster()
+    decide.check_worker(state, "w1")
+    assert decide.find_reader(state, "r1", "i1") is state.iterations["i1"]
+
+
 def test_loss_of_unknown_worker_or_reader_changes_nothing() -> None:
     assert decide.lose_worker(cluster(), "w9") == Decision(())
     assert decide.lose_reader(cluster(), "r9") == Decision(())
@@ -151,7 +157,10 @@ def test_restarted_worker_keeps_iteration_alive(formerly: str | None) -> None:
     off = replace(OPEN, policy=ShardingPolicy.OFF)
     apply(state, opening.open_iteration(state, off, None))
     again = RegisterWorker(worker_id="w2", address="a:1", formerly=formerly)
-    apply(state, decide.register_worker(state, again))
+    decision = decide.register_worker(state, again)
+    assert decision.events[-1] == ev.WorkerLost(worker_id="w1", left=formerly == "w1")
+    apply(state, decision)
+    assert decide.ended_iterations(state, ["i1"]) == ()
     assert not state.iterations["i1"].finished
     assert state.iterations["i1"].tasks == {"w1": True, "w2": False}
     apply(state, decide.finish_task(state, "w2", "i1"))

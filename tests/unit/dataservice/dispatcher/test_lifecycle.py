@@ -233,6 +233,13 @@ def test_unfinished_repetition_continues_with_notice(cluster: Cluster) -> None:
     assert cluster.open("r3", pid=3).notice == "", "with others, that is how jobs are shared"
 
 
+def test_passes_begun_by_departed_reader_continue_with_notice(cluster: Cluster) -> None:
+    cluster.open("r1", policy=ShardingPolicy.OFF)
+    cluster.leave("r1")
+    second = cluster.open("r2", pid=2, started_s=cluster.now_s, policy=ShardingPolicy.OFF)
+    assert "was partly read by process 1 on host" in second.notice
+
+
 def test_at_most_once_rows_leased_to_departed_reader_cause_notice() -> None:
     cluster = Cluster()
     first = cluster.open("r1", delivery="at_most_once", plan=TWO_WINDOWS)
