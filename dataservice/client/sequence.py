@@ -39,7 +39,7 @@ class _Window:
 
     def add(self, span: RowSpan, rows: Any) -> None:
         self.generation = span.generation
-        self.is_complete = self.is_complete or span.final
+        self.is_complete = span.final
         if span.rows:
             self.pieces.append(rows)
             self.end = span.end_row
@@ -101,7 +101,7 @@ class Sequencer:
     def _leaving(self) -> Iterator[Chunk]:
         while (window := self._windows.get(self._next)) is not None:
             first = window.row
-            for batch, end in window.cut(self.chunk_rows or 1):
+            for batch, end in window.cut(self.chunk_rows):
                 is_last = window.is_complete and end == window.end
                 span = RowSpan(self._next, window.generation, first, end, is_last)
                 yield Chunk(batch, span)

@@ -40,7 +40,7 @@ class TaskMark(NamedTuple):
     @property
     def is_over(self) -> bool:
         """True if all rows of the task were consumed."""
-        return self.total is not None and len(Ranges(self.rows)) == self.total
+        return len(Ranges(self.rows)) == self.total
 
     @classmethod
     def from_json(cls, encoded: Sequence[Any]) -> TaskMark:
@@ -63,10 +63,9 @@ class TaskMark(NamedTuple):
         return [self.number, [list(pair) for pair in self.rows], self.total, bookmark]
 
 
-def _rows_at_once(rows: Ranges | None) -> int:
+def _rows_at_once(rows: Ranges) -> int:
     """Returns the length of the gapless run of rows at the beginning of a task."""
-    first = None if rows is None else next(iter(rows.pairs()), None)
-    return first[1] if first is not None and first[0] == 0 else 0
+    return next(rows.missing(0, rows.end() + 1))[0]
 
 
 class TaskTracker:
@@ -80,7 +79,7 @@ class TaskTracker:
         self._is_static = policy.is_static
         self._received = {mark.number: Ranges(mark.rows) for mark in saved}
         self._consumed = {mark.number: Ranges(mark.rows) for mark in saved}
-        self._totals = {mark.number: mark.total for mark in saved if mark.total is not None}
+        self._totals = {mark.number: mark.total for mark in saved}
         self._resumes = bool(saved)
         self._unassigned = [mark.number for mark in saved if not mark.is_over]
         self._numbers: dict[str, list[int]] = {}
@@ -127,7 +126,7 @@ class TaskTracker:
         if known and bookmark.row <= known[-1].row:
             return
         if len(known) == _MAX_BOOKMARKS:
-            if known[1].row > _rows_at_once(self._consumed.get(number)):
+            if known[1].row > _rows_at_once(self._consumed.get(number, Ranges())):
                 return
             del known[0]
         known.append(bookmark)
@@ -153,7 +152,7 @@ class TaskTracker:
                 slices.append((offset + first - span.first_row, end - first))
                 accepted.append(span._replace(first_row=first, end_row=end))
             received.add(span.first_row, span.end_row)
-            if self._is_static and span.window not in self._numbers[worker]:
+            if span.window not in self._numbers[worker]:
                 self._numbers[worker].append(span.window)
             offset += span.rows
         return Accepted(tuple(slices), tuple(accepted))
@@ -169,8 +168,6 @@ class TaskTracker:
             received = self._received[number]
             if len(received) == received.end():
                 self._totals[number] = received.end()
-                # Only positions that leave out the elements taken last still need a bookmark.
-                del self._bookmarks.get(number, [])[:-2]
 
     def marks(self, later: Iterable[Sequence[RowSpan]] = ()) -> tuple[TaskMark, ...]:
         """Returns the consumed rows of each task, without the rows in `later`."""

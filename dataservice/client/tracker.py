@@ -42,15 +42,14 @@ class _Window:
     source: str = ""
     fenced: int = -1
     last_row: int | None = None
-    reported: int = -1
-    reported_final: bool = False
+    reported: int = 0
     early: dict[int, int] = field(default_factory=dict)  # consumed out of order: first -> end
 
     def is_received(self) -> bool:
-        return self.last_row is not None and self.received >= self.last_row
+        return self.last_row is not None
 
     def is_consumed(self) -> bool:
-        return self.last_row is not None and self.consumed >= self.last_row
+        return self.consumed == self.last_row
 
     def is_live(self) -> bool:
         return self.generation > self.fenced
@@ -106,8 +105,6 @@ class Tracker:
         return False
 
     def _new_part(self, span: RowSpan) -> RowSpan | None:
-        if span.window == NO_WINDOW:
-            return span
         if span.window in self._finished:
             return None
         known = self._windows.get(span.window)
@@ -179,11 +176,7 @@ class Tracker:
         return tuple(
             RowMark(index, window.generation, window.consumed, window.is_consumed())
             for index, window in self._windows.items()
-            if window.generation >= 0
-            and (
-                (window.consumed > window.reported and window.consumed > 0)
-                or (window.is_consumed() and not window.reported_final)
-            )
+            if window.consumed > window.reported or window.is_consumed()
         )
 
     def marks_if_consumed(self, spans: Iterable[RowSpan]) -> tuple[RowMark, ...]:
@@ -196,9 +189,8 @@ class Tracker:
             if span.window in self._windows:
                 rows[span.window] = max(span.end_row, rows.get(span.window, 0))
         return tuple(
-            RowMark(index, window.generation, row, row == window.last_row)
+            RowMark(index, (window := self._windows[index]).generation, row, row == window.last_row)
             for index, row in rows.items()
-            if (window := self._windows[index]).generation >= 0
         )
 
     def releases(self) -> tuple[RowMark, ...]:
@@ -210,12 +202,11 @@ class Tracker:
         for mark in releases:
             self._releases.pop((mark.window, mark.generation), None)
         for mark in marks:
-            window = self._windows[mark.window]
-            window.reported = max(window.reported, mark.row)
-            window.reported_final = window.reported_final or mark.final
-            if window.reported_final:
+            if mark.final:
                 del self._windows[mark.window]
                 self._finished.add(mark.window, mark.window + 1)
+            else:
+                self._windows[mark.window].reported = mark.row
 
     def release_received(self) -> None:
         """Releases the windows that were received whole but are not consumed yet.
@@ -243,7 +234,7 @@ class Tracker:
         for index, window in self._windows.items():
             if window.is_consumed():
                 consumed.finish(index, index + 1)
-            elif window.generation >= 0:
+            else:
                 consumed.record(index, window.consumed)
         return consumed
 

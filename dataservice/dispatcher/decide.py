@@ -29,6 +29,7 @@ from dataservice.ranges import RowMark
 from dataservice.vocabulary import (
     DatasetId,
     IterationId,
+    JobId,
     ReaderId,
     WorkerId,
 )
@@ -216,10 +217,8 @@ def finish_task(state: DispatcherState, worker_id: WorkerId, iteration_id: Itera
 
 def delete_job(state: DispatcherState, job_name: str) -> Decision:
     """Deletes a job by its name or id; its readers are fenced."""
-    job_id = state.job_by_name.get(job_name)
-    if job_id is None:
-        job_id = next((known for known in state.jobs if known == job_name), None)
-    if job_id is None:
+    job_id = state.job_by_name.get(job_name, JobId(job_name))
+    if job_id not in state.jobs:
         known = ", ".join(sorted(state.job_by_name)) or "none"
         raise NotFoundError(f"no job is named {job_name!r}; named jobs: {known}")
     return Decision((ev.JobDeleted(job_id=job_id),))

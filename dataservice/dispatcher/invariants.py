@@ -42,6 +42,8 @@ def _check_registries(state: DispatcherState) -> None:
             iteration = state.iterations[iteration_id]
             assert (iteration.job_id, iteration.repetition) == (job.job_id, repetition)
         _check_history(state, job)
+    for worker_id in state.workers:
+        assert set(state.worker_iterations.of(worker_id)) <= state.iterations.keys(), worker_id
     assert str(state.next_dataset_number) not in state.datasets
     assert sum(len(job.iterations) for job in state.jobs.values()) == len(state.iterations)
     assert not set(state.departed) & set(state.iteration_of_reader), "a reader is here and gone"
@@ -137,6 +139,12 @@ def check_windows(table: WindowTable) -> None:
             expected = {i for i in mine.owned if table.records[i].phase is phase}
             assert indices == expected, (reader, phase)
     assert set(table.orphans) <= set(table.records)
+    for held in table.rounds:
+        indices_held = range(held.first, held.first + len(held.windows))
+        left = sum(index >= table.cursor or index in table.records for index in indices_held)
+        assert held.unfinished == left > 0, held.number
+    left_in_all = table.planned - table.cursor + len(table.records)
+    assert sum(held.unfinished for held in table.rounds) == left_in_all
     assert 0 <= table.lost_uncounted <= table.lost_windows <= table.done
     assert table.lost_rows >= 0
     assert not (table.replays and table.lost_windows), "what is replayed is not lost"

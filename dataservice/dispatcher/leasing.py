@@ -252,8 +252,7 @@ def answer_sync(state: DispatcherState, request: Sync) -> SyncAnswer:
     quarantined = () if table is None else tuple(table.quarantined)
     missing = shares.missing(state, iteration)
     ended = iteration.is_over_for(request.reader_id) and not missing
-    resumption = positions.awaits_positions(iteration) and iteration.resumption
-    awaited = resumption.missing() if resumption else ()
+    awaited = () if iteration.resumption is None else iteration.resumption.missing()
     return SyncAnswer(fences, ended, iteration.finished, missing, awaited, quarantined)
 
 

@@ -36,7 +36,7 @@ def retire_finished(state: DispatcherState, job_id: JobId | None, now_s: float) 
     The latest such iteration stays until another one finishes, for people who look at the job.
     """
     job = None if job_id is None else state.jobs.get(job_id)
-    if job is None or job.name is None:
+    if job is None:
         return Decision(())
     finished = [
         iteration_id

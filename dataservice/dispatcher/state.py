@@ -134,7 +134,7 @@ class DispatcherState:
             elif self._is_endless(iteration):
                 # A pass over an endless dataset never finishes; the next worker begins its own.
                 iteration.tasks.pop(event.worker_id, None)
-            elif event.worker_id in iteration.tasks:
+            else:
                 iteration.tasks[event.worker_id] = True
             iteration.finish_if_done()
         self.worker_iterations.drop_worker(event.worker_id)
@@ -236,10 +236,8 @@ class DispatcherState:
             iteration.finish_if_done()
 
     def _open_round(self, event: ev.RoundOpened) -> None:
-        iteration = self.iterations[event.iteration_id]
-        if iteration.windows is not None:
-            iteration.windows.open_round()
-            iteration.finish_if_done()
+        self._windows_of(event.iteration_id).open_round()
+        self.iterations[event.iteration_id].finish_if_done()
 
     def _join_reader(self, event: ev.ReaderJoined) -> None:
         iteration = self.iterations[event.iteration_id]

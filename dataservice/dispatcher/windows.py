@@ -121,8 +121,7 @@ class WindowTable:
     def is_in_use(self) -> bool:
         """True if a reader that is still there has consumed rows."""
         return any(mine.finished for mine in self.readers.values()) or any(
-            record.owner is not None and record.consumed_row > record.base_row
-            for record in self.records.values()
+            record.consumed_row > record.base_row for record in self.records.values()
         )
 
     def has_progressed(self) -> bool:
@@ -148,15 +147,14 @@ class WindowTable:
         self.done = self.cursor - len(self.records)
         for held in list(self.rounds):
             end = min(held.first + len(held.windows), self.cursor)
-            open_ones = sum(index in self.records for index in range(held.first, end))
-            held.unfinished -= max(0, end - held.first) - open_ones
+            held.unfinished -= sum(index not in self.records for index in range(held.first, end))
             if not held.unfinished:
                 self.rounds.remove(held)
 
     def _pass_rounds(self, consumed: Consumed) -> None:
         """Skips the leading rounds that are entirely done, without making their windows."""
         done = next((end for first, end in consumed.done.pairs() if not first), 0)
-        while self.planned < done and self.rounds_opened != self.plan.rounds:
+        while self.rounds_opened != self.plan.rounds:
             count = self.plan.count_of(self.rounds_opened)
             if not count or self.planned + count > done:
                 return

@@ -69,7 +69,7 @@ class StoreSize:
         self.count = least
         self._least = least
         self._taken = 0
-        self._since_s: float | None = None
+        self._since_s = 0.0
 
     def record_taken(self) -> None:
         """Counts a lease that was handed out."""
@@ -82,7 +82,7 @@ class StoreSize:
         """
         since_s, self._since_s = self._since_s, now_s
         taken, self._taken = self._taken, 0
-        if since_s is None or not taken:
+        if not taken:
             return
         lasts_s = (now_s - since_s) * self.count / taken
         if not held or lasts_s < STORE_S:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 import dataservice as ds
-from dataservice.client.positions import ReaderPosition, rewind
+from dataservice.client.positions import ReaderPosition, position_message, rewind
 from dataservice.client.source import ServiceSource
+from dataservice.client.tasks import TaskMark
 from dataservice.dataset.positions import LivePosition, check_saveable, without_live_positions
 from dataservice.dataset.stream import BatchStream, RunContext, State
 from dataservice.errors import FailedPreconditionError, InvalidArgumentError, UnimplementedError
 from dataservice.ranges import Consumed, Ranges
+from dataservice.vocabulary import ANY_DIVISION
 from dataservice.wire.elements import RowSpan
 
 
@@ -39,7 +42,8 @@ def state_of(saved: ReaderPosition) -> dict[str, Any]:
 
 def test_reader_position_survives_json() -> None:
     assert ReaderPosition.from_json(position().to_json()) == position()
-    older = {key: value for key, value in position().to_json().items() if key != "varied"}
+    added = {"varied", "shards", "tasks"}
+    older = {key: value for key, value in position().to_json().items() if key not in added}
     assert ReaderPosition.from_json(older) == position(varied=False), "rows of passes in one order"
 
 
@@ -49,12 +53,44 @@ def test_malformed_reader_position_is_refused(state: object) -> None:
         ReaderPosition.from_json(state)
 
 
+def test_reader_position_of_another_version_is_refused() -> None:
+    with pytest.raises(
+        InvalidArgumentError, match="position of a data service reader of version 1"
+    ):
+        ReaderPosition.from_json({**position().to_json(), "service": 2})
+
+
+def test_dispatcher_is_sent_positions_in_windows_only() -> None:
+    sent = position_message(position())
+    assert sent is not None
+    assert Consumed.from_json(json.loads(sent.consumed_json)) == position().consumed
+    assert (list(sent.origins), list(sent.peers), sent.division) == (["a"], ["a", "b"], "d")
+    assert position_message(position(policy="OFF")) is None
+    assert position_message(None) is None
+
+
+def test_rewound_state_has_nothing_consumed_and_awaits_no_other_reader() -> None:
+    task = TaskMark(0, ((0, 4),), None)
+    for policy, division in (("DYNAMIC", ANY_DIVISION), ("OFF", "d")):
+        saved = position(policy=policy, tasks=(task,))
+        rewound = position(policy=policy, consumed=Consumed(), peers=("a",), division=division)
+        assert ds.rewound_state(state_of(saved)) == state_of(rewound)
+
+
+def test_state_is_of_service_if_it_has_a_position_in_windows() -> None:
+    windows, passes = position().to_json(), position(policy="OFF").to_json()
+    assert ds.is_service_state({"first": passes, "second": {"input": windows}})
+    assert not ds.is_service_state({"first": passes, "row": 3})
+
+
 def test_merged_position_has_rows_consumed_by_all_readers() -> None:
-    other = position(consumed=Consumed(Ranges([(3, 5)]), {2: 4, 6: 1}), origins=("b",))
+    other = position(
+        consumed=Consumed(Ranges([(3, 5)]), {2: 4, 6: 1}), origins=("b",), peers=("b", "c")
+    )
     merged = ds.merge_states([state_of(position()), state_of(other)])
     found = ReaderPosition.from_json(merged["stream"]["input"])
     assert found.consumed == Consumed(Ranges([(0, 2), (3, 5)]), {2: 7, 6: 1})
-    assert (found.origins, found.peers) == (("a", "b"), ("a", "b"))
+    assert (found.origins, found.peers) == (("a", "b"), ("a", "b", "c"))
     assert merged["stream"]["row"] == 0
 
 
@@ -65,6 +101,7 @@ def test_merged_position_has_rows_consumed_by_all_readers() -> None:
         (state_of(position(origins=("b",), division="e")), "another division"),
         (state_of(position(origins=("b",), seeds=(6,))), "another seeds"),
         ({**state_of(position(origins=("b",))), "plan": "y"}, "differ in state\\['plan'\\]"),
+        ({"version": 1, "plan": "x"}, "differ in state"),
     ],
 )
 def test_states_that_do_not_belong_together_are_not_merged(other: Any, message: str) -> None:
@@ -72,7 +109,16 @@ def test_states_that_do_not_belong_together_are_not_merged(other: Any, message: 
         ds.merge_states([state_of(position()), other])
 
 
-@pytest.mark.parametrize("states", [[], {}, [{"version": 1}], [3], "x", None])
+def test_states_without_windows_are_merged_with_no_other() -> None:
+    state = state_of(position(policy="OFF"))
+    assert ds.merge_states([state]) == state
+    with pytest.raises(UnimplementedError, match=r"ShardingPolicy\.OFF cannot be merged"):
+        ds.merge_states([state, state_of(position(policy="OFF", origins=("b",)))])
+
+
+@pytest.mark.parametrize(
+    "states", [[], {}, [{"version": 1}], [3], [state_of(position()), 3], "x", None]
+)
 def test_merge_states_refuses_anything_but_reader_states(states: Any) -> None:
     with pytest.raises(InvalidArgumentError, match="merge_states"):
         ds.merge_states(states)
@@ -80,7 +126,10 @@ def test_merge_states_refuses_anything_but_reader_states(states: Any) -> None:
 
 def test_rewind_removes_rows_of_later_elements() -> None:
     consumed = Consumed(Ranges([(0, 3)]), {3: 9})
-    rewind(consumed, [(RowSpan(1, 0, 4, 6), RowSpan(3, 0, 2, 9)), (RowSpan(1, 0, 6, 8, True),)])
+    ends = RowSpan(0, 0, 8, 8, True)
+    rewind(
+        consumed, [(RowSpan(1, 0, 4, 6), RowSpan(3, 0, 2, 9)), (ends, RowSpan(1, 0, 6, 8, True))]
+    )
     assert consumed == Consumed(Ranges([(0, 1), (2, 3)]), {1: 4, 3: 2})
 
 

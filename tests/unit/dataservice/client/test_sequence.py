@@ -44,6 +44,16 @@ def test_chunks_end_at_multiples_of_chunk_rows_and_at_window_end() -> None:
     chunks = sequencer.add([span(0, 3, 10, final=True)], rows_of(0, 3, 10))
     assert values(chunks) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
     assert [chunk.span.final for chunk in chunks] == [False, False, True]
+    leased_again = RowSpan(1, 3, 0, 2, True)
+    assert [chunk.span for chunk in sequencer.add([leased_again], rows_of(1, 0, 2))] == [
+        leased_again
+    ]
+
+
+def test_chunk_is_last_of_its_window_only_once_the_end_has_come() -> None:
+    sequencer = Sequencer(Consumed(), 4)
+    (chunk,) = sequencer.add([span(0, 0, 4)], rows_of(0, 0, 4))
+    assert chunk.span == span(0, 0, 4)
 
 
 def test_empty_window_and_late_window_end_do_not_block_sequence() -> None:
@@ -67,6 +77,7 @@ def test_sequence_skips_rows_consumed_before() -> None:
 
 def test_chunk_rows_depend_on_width_of_first_rows() -> None:
     sequencer = Sequencer(Consumed())
+    assert sequencer.add([span(0, 0, 0)], rows_of(0, 0, 0)) == []
     sequencer.add([span(0, 0, 1_000)], rows_of(0, 0, 1_000))
     assert sequencer.chunk_rows == 65_536
     wide = pa.record_batch({"x": ["a" * 10_000] * 50})

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dataservice.client.tracker import Tracker
 from dataservice.errors import DataLossError
-from dataservice.ranges import RowMark
+from dataservice.ranges import Consumed, Ranges, RowMark
 from dataservice.wire.elements import NO_WINDOW, RowSpan
 
 
@@ -25,9 +25,10 @@ def test_rows_received_in_order_are_all_new() -> None:
 def test_rows_received_twice_are_dropped() -> None:
     tracker = Tracker()
     tracker.receive("a", [span(0, 4)])
-    again = tracker.receive("a", [span(0, 4)])
-    assert again.slices == ()
-    assert again.spans == ()
+    for again in (span(0, 4), span(0, 2)):
+        accepted = tracker.receive("a", [again])
+        assert accepted.slices == ()
+        assert accepted.spans == ()
 
 
 def test_overlapping_frame_is_trimmed_to_new_rows() -> None:
@@ -44,6 +45,12 @@ def test_overlapping_indivisible_frame_is_data_loss() -> None:
     with pytest.raises(DataLossError, match="4 of 6 rows"):
         tracker.receive("b", [span(2, 8, generation=1)], divisible=False)
     assert tracker.receive("a", [span(4, 5)]).slices == ((0, 1),)
+
+
+def test_indivisible_frame_is_accepted_whole_and_once() -> None:
+    tracker = Tracker()
+    for slices in (((0, 4),), ()):
+        assert tracker.receive("a", [span(0, 4)], divisible=False).slices == slices
 
 
 def test_gap_in_rows_is_data_loss_and_changes_nothing() -> None:
@@ -71,6 +78,22 @@ def test_fenced_generation_is_refused_and_its_rows_released() -> None:
     assert tracker.receive("b", [span(4, 9, generation=1)]).slices == ((0, 5),)
 
 
+def test_rows_of_older_generation_are_refused_without_fence() -> None:
+    tracker = Tracker()
+    tracker.receive("a", [span(0, 4, generation=1)])
+    assert tracker.receive("b", [span(4, 9)]).slices == ()
+    assert tracker.receive("a", [span(4, 9, generation=1)]).slices == ((0, 5),)
+
+
+def test_nothing_is_outstanding_from_fenced_lease() -> None:
+    tracker = Tracker()
+    tracker.receive("a", [span(0, 4), span(0, 4, window=1)])
+    tracker.fence(0, 0)
+    assert not tracker.is_quiet()
+    tracker.fence(1, 0)
+    assert tracker.is_quiet()
+
+
 def test_fence_of_unseen_window_releases_no_rows_and_leaves_its_start_open() -> None:
     tracker = Tracker()
     tracker.fence(5, 2)
@@ -93,6 +116,10 @@ def test_fencing_worker_spares_other_workers_and_finished_windows() -> None:
     tracker.receive("b", [span(0, 4, window=2)])
     tracker.fence_source("a")
     assert tracker.releases() == (RowMark(0, 0, 4, False),)
+    tracker.confirm((), tracker.releases())
+    assert tracker.releases() == ()
+    tracker.fence_source("a")
+    assert tracker.releases() == (), "no lease of it is left"
 
 
 def test_marks_are_reported_until_confirmed() -> None:
@@ -102,9 +129,43 @@ def test_marks_are_reported_until_confirmed() -> None:
     marks = tracker.marks()
     assert marks == (RowMark(0, 0, 4, True),)
     assert tracker.marks() == marks
+    assert tracker.has_unreported()
     tracker.confirm(marks, ())
     assert tracker.marks() == ()
     assert not tracker.has_unreported()
+
+
+def test_marks_are_reported_as_far_as_rows_were_consumed_since() -> None:
+    tracker = Tracker()
+    for first in (0, 4):
+        tracker.consume(tracker.receive("a", [span(first, first + 4)]).spans)
+        assert tracker.marks() == (RowMark(0, 0, first + 4, False),)
+        tracker.confirm(tracker.marks(), ())
+        assert tracker.marks() == ()
+
+
+def test_marks_count_rows_that_are_about_to_be_consumed() -> None:
+    tracker = Tracker()
+    frame = [span(0, 4), span(0, 2, window=1, final=True), span(0, 3, window=2)]
+    spans = tracker.receive("a", frame).spans
+    tracker.consume(spans[2:])
+    marks = {RowMark(0, 0, 4, False), RowMark(1, 0, 2, True), RowMark(2, 0, 3, False)}
+    assert set(tracker.marks_if_consumed(spans[:2])) == marks
+    tracker.consume(spans[:2])
+    assert set(tracker.marks_if_consumed([span(0, 2)])) == marks, "they were consumed meanwhile"
+    tracker.confirm(tracker.marks(), ())
+    assert set(tracker.marks_if_consumed(spans)) == {mark for mark in marks if not mark.final}
+
+
+def test_consumed_windows_and_rows_are_told_whether_reported_or_not() -> None:
+    tracker = Tracker()
+    frame = [span(0, 4, window=window, final=window < 2) for window in range(4)]
+    tracker.consume(tracker.receive("a", frame).spans[:3])
+    tracker.confirm(tracker.marks()[:1], ())
+    tracker.fence(9, 2)
+    assert tracker.consumed() == Consumed(Ranges([(0, 2)]), {2: 4})
+    begun = (RowMark(1, 0, 4, True), RowMark(2, 0, 4, False), RowMark(3, 0, 0, False))
+    assert tracker.all_marks() == begun
 
 
 def test_finished_window_accepts_no_more_rows() -> None:
@@ -112,11 +173,12 @@ def test_finished_window_accepts_no_more_rows() -> None:
     tracker.consume(tracker.receive("a", [span(0, 4, final=True)]).spans)
     tracker.confirm(tracker.marks(), ())
     assert tracker.receive("b", [span(0, 4, generation=9)]).slices == ()
+    assert tracker.receive("a", [span(0, 4, window=1)]).slices == ((0, 4),)
 
 
 def test_empty_window_is_marked_final_without_consumption() -> None:
     tracker = Tracker()
-    tracker.receive("a", [span(0, 0, final=True)])
+    assert tracker.receive("a", [span(0, 0, final=True)]).slices == ()
     assert tracker.is_quiet()
     assert tracker.marks() == (RowMark(0, 0, 0, True),)
 
@@ -143,14 +205,27 @@ def test_released_whole_window_still_reports_its_consumption() -> None:
     accepted = tracker.receive("a", [span(0, 4, final=True), span(0, 2, window=1)])
     tracker.release_received()
     assert tracker.releases() == (RowMark(0, 0, 4, True),)
+    assert tracker.has_unreported()
+    tracker.confirm((), tracker.releases())
+    tracker.release_received()
+    assert tracker.releases() == (), "it was released before"
     tracker.consume(accepted.spans)
     assert RowMark(0, 0, 4, True) in tracker.marks()
+
+
+def test_window_consumed_whole_needs_no_release() -> None:
+    tracker = Tracker()
+    tracker.consume(tracker.receive("a", [span(0, 4, final=True)]).spans)
+    tracker.release_received()
+    assert tracker.releases() == ()
 
 
 def test_fence_of_unseen_window_is_released_at_start_of_its_lease() -> None:
     tracker = Tracker()
     tracker.fence(5, 2, 40)
     assert tracker.releases() == (RowMark(5, 2, 40, False),)
+    tracker.fence(5, 3, 60)
+    assert tracker.releases()[1:] == (RowMark(5, 3, 60, False),)
 
 
 def test_rows_without_window_are_accepted_once_from_each_worker() -> None:
@@ -159,6 +234,7 @@ def test_rows_without_window_are_accepted_once_from_each_worker() -> None:
         for first in (0, 8, 16):
             shared = RowSpan(NO_WINDOW, 0, first, first + 8)
             assert tracker.receive(worker, [shared]).slices == ((0, 8),)
+            tracker.consume([shared])
     assert tracker.receive("a", [RowSpan(NO_WINDOW, 0, 8, 16)]).slices == ()
     assert tracker.marks() == ()
 

@@ -166,14 +166,16 @@ def test_cached_job_leases_windows_for_all_trainers_as_done() -> None:
         )
         answer = commit(state, leasing.lease_windows(state, request))
         assert isinstance(answer, LeaseAnswer)
+        assert not answer.ended
         got += [lease.window_index for lease in answer.leases]
     table = state.iterations["i1"].windows
     assert table is not None
-    assert got == list(range(len(got)))
-    assert (table.done, table.records) == (len(got), {})
+    assert got == list(range(9)), "two windows and then one of each round"
+    assert (table.done, table.records) == (9, {})
     commit(state, decide.lose_worker(state, "w1"))
     assert not state.iterations["i1"].finished
     commit(state, decide.release_reader(state, "r1", ()))
+    commit(state, leasing.open_round(state, "i1"))
     request = LeaseWindows(worker_id="w1", iteration_id="i1", reader_id="", count=2, sequence=9)
     assert leasing.lease_windows(state, request).reply == LeaseAnswer((), False), "for nobody"
 

@@ -10,6 +10,7 @@ from dataservice.dispatcher import decide, leasing, messages, opening
 from dataservice.dispatcher import events as ev
 from dataservice.dispatcher.plans import WindowPlan
 from dataservice.dispatcher.requests import (
+    ALL_WINDOWS,
     Decision,
     LeaseAnswer,
     LeaseWindows,
@@ -116,6 +117,27 @@ def test_empty_dataset_id_is_refused() -> None:
 # Workers
 
 
+def test_worker_without_address_is_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match="address"):
+        decide.register_worker(DispatcherState(), RegisterWorker(worker_id="w1", address=""))
+
+
+def test_worker_registered_at_free_address_replaces_none() -> None:
+    decision = decide.register_worker(cluster(), RegisterWorker(worker_id="w9", address="a:9"))
+    assert [type(event) for event in decision.events] == [ev.WorkerRegistered]
+
+
+def test_registered_worker_and_joined_reader_are_found() -> None:
+    state = cluster()
+    decide.check_worker(state, "w1")
+    assert decide.find_reader(state, "r1", "i1") is state.iterations["i1"]
+
+
+def test_loss_of_unknown_worker_or_reader_changes_nothing() -> None:
+    assert decide.lose_worker(cluster(), "w9") == Decision(())
+    assert decide.lose_reader(cluster(), "r9") == Decision(())
+
+
 def test_worker_registered_at_taken_address_replaces_old_worker() -> None:
     state = cluster()
     lease(state)
@@ -127,18 +149,24 @@ def test_worker_registered_at_taken_address_replaces_old_worker() -> None:
         decide.check_worker(state, "w1")
 
 
-def test_restarted_worker_keeps_iteration_alive() -> None:
+@pytest.mark.parametrize("formerly", [None, "w1"])
+def test_restarted_worker_keeps_iteration_alive(formerly: str | None) -> None:
     state = DispatcherState()
     apply(state, decide.register_dataset(state, DATASET))
     apply(state, decide.register_worker(state, RegisterWorker(worker_id="w1", address="a:1")))
     off = replace(OPEN, policy=ShardingPolicy.OFF)
     apply(state, opening.open_iteration(state, off, None))
-    apply(state, decide.register_worker(state, RegisterWorker(worker_id="w2", address="a:1")))
+    again = RegisterWorker(worker_id="w2", address="a:1", formerly=formerly)
+    decision = decide.register_worker(state, again)
+    assert decision.events[-1] == ev.WorkerLost(worker_id="w1", left=formerly == "w1")
+    apply(state, decision)
+    assert decide.ended_iterations(state, ["i1"]) == ()
     assert not state.iterations["i1"].finished
     assert state.iterations["i1"].tasks == {"w1": True, "w2": False}
     apply(state, decide.finish_task(state, "w2", "i1"))
     assert state.iterations["i1"].finished
     assert decide.finish_task(state, "w2", "i1") == Decision(())
+    assert decide.finish_task(state, "w2", "i7") == Decision(())
     assert decide.ended_iterations(state, ["i1", "i7"]) == ("i1", "i7")
 
 
@@ -223,7 +251,7 @@ def test_job_name_with_other_parameters_is_refused(change: dict[str, object], na
 
 def test_trainers_that_each_register_dataset_share_job() -> None:
     state = cluster()
-    apply(state, decide.register_dataset(state, DATASET))
+    apply(state, decide.register_dataset(state, replace(DATASET, fingerprint="f")))
     request = replace(OPEN, dataset_id="1001", reader_id="r2")
     answer = opened(state, request, None)
     assert answer == OpenAnswer("j1", "i1", "1000"), "the reader learns which dataset the job reads"
@@ -237,6 +265,7 @@ def test_anonymous_job_is_removed_with_its_reader() -> None:
     state = DispatcherState()
     apply(state, decide.register_dataset(state, DATASET))
     apply(state, opening.open_iteration(state, replace(OPEN, job_name=None), plan_of(2)))
+    assert state.job_by_name == {}
     apply(state, decide.release_reader(state, "r1", ()))
     assert (state.jobs, state.iterations) == ({}, {})
     assert decide.release_reader(state, "r1", ()) == Decision(())
@@ -250,12 +279,15 @@ def test_deleted_job_frees_its_name_and_fences_its_readers() -> None:
     apply(state, opening.open_iteration(state, replace(OPEN, reader_id="r2"), plan_of(1)))
     with pytest.raises(NotFoundError, match="named jobs: train"):
         decide.delete_job(state, "trian")
+    assert decide.delete_job(state, "j1") == Decision((ev.JobDeleted(job_id="j1"),)), "by its id"
 
 
 def test_dataset_can_be_deleted_only_while_no_job_reads_it() -> None:
     state = cluster()
     with pytest.raises(FailedPreconditionError, match=r"dataset 1000 is read by train; .*delete"):
         decide.delete_dataset(state, "1000")
+    other = apply(state, decide.register_dataset(state, replace(DATASET, dataset_id="other")))
+    apply(state, decide.delete_dataset(state, other))
     apply(state, decide.delete_job(state, "train"))
     apply(state, decide.delete_dataset(state, "1000"))
     assert state.datasets == {}
@@ -294,6 +326,7 @@ def test_lease_grant_is_fair_part_of_last_epoch() -> None:
     while answer := lease(state).leases:
         sizes.append(len(answer))
     assert sizes == [2, 2, 2, 2, 1, 1, 1, 1, 1, 1, 1, 1], "16 windows, 4 streams"
+    assert lease(cluster(), count=0).leases == ()
 
 
 @pytest.mark.parametrize(
@@ -321,11 +354,23 @@ def test_lease_grants_shrink_with_number_of_streams(
 
 def test_lease_grants_before_last_epoch_are_not_limited() -> None:
     state = cluster(6, rounds=None)
+    assert lease(state, count=0).leases == ()
     assert indices(lease(state, count=4)) == [0, 1, 2, 3]
     assert indices(lease(state, count=4)) == [4, 5]
     later = lease(state, count=4)
     assert indices(later) == [6, 7, 8, 9]
     assert [(x.epoch, x.window.index) for x in later.leases] == [(1, 0), (1, 1), (1, 2), (1, 3)]
+
+
+def test_rounds_are_prepared_ahead_as_long_as_there_are_more() -> None:
+    state = cluster(1, rounds=2)
+    passes = {"policy": ShardingPolicy.OFF, "job_name": "passes", "job_id": "j2"}
+    other = replace(OPEN, reader_id="r2", iteration_id="i2", **passes)
+    apply(state, opening.open_iteration(state, other, None))
+    assert leasing.rounds_ahead(state) == [(plan_of(1, 2), 1)]
+    assert indices(lease(state)) == [0]
+    assert indices(lease(state)) == [1]
+    assert leasing.rounds_ahead(state) == []
 
 
 def test_epoch_numbers_continue_through_repetitions() -> None:
@@ -343,6 +388,8 @@ def test_repeated_lease_request_gets_same_windows() -> None:
     state = cluster(8)
     first = lease(state, count=2, sequence=1)
     assert lease(state, count=2, sequence=1) == first
+    sync(state, consumed=(RowMark(0, 0, 1, True),))
+    assert indices(lease(state, count=2, sequence=1)) == [1], "the other one is done"
     assert indices(lease(state, count=1, sequence=2)) == [2]
     assert indices(lease(state, count=1)) == [3], "without a number every request is new"
     assert indices(lease(state, count=1)) == [4]
@@ -371,6 +418,11 @@ def test_lease_of_job_without_windows_is_refused() -> None:
     apply(state, opening.open_iteration(state, replace(OPEN, policy=ShardingPolicy.OFF), None))
     with pytest.raises(FailedPreconditionError, match="no windows"):
         lease(state)
+    for iteration, returned in (("i1", (RowMark(0, 0, 0, False),)), ("i7", ()), ("i1", ())):
+        request = LeaseWindows(
+            worker_id="w1", iteration_id=iteration, reader_id="r1", count=0, returned=returned
+        )
+        assert leasing.give_back(state, request) == Decision(())
 
 
 def test_broken_stream_gives_its_windows_back_at_once() -> None:
@@ -397,6 +449,16 @@ def test_windows_given_back_by_worker_are_fenced() -> None:
         assert tuple(m.window for m in sync(state).fences) == fenced
 
 
+def test_stream_to_departed_reader_or_of_finished_iteration_begins_nothing() -> None:
+    state = cluster(1)
+    begun = {"returned": (RowMark(ALL_WINDOWS, 0, 0, False),), "sequence": 1}
+    request = LeaseWindows(worker_id="w1", iteration_id="i1", reader_id="r7", count=0, **begun)
+    assert leasing.give_back(state, request) == Decision(())
+    lease(state)
+    sync(state, consumed=(RowMark(0, 0, 1, True),))
+    assert leasing.give_back(state, replace(request, reader_id="r1")) == Decision(())
+
+
 def test_fence_states_start_row_of_its_lease() -> None:
     state = cluster(1, workers=2)
     lease(state, "w1")
@@ -413,6 +475,17 @@ def test_last_consumption_finishes_iteration() -> None:
     answer = sync(state, consumed=(RowMark(0, 0, 4, True),))
     assert (answer.ended, answer.iteration_finished) == (True, True)
     assert lease(state) == LeaseAnswer((), True)
+
+
+def test_sync_is_idle_if_neither_side_tells_anything() -> None:
+    state, mark = cluster(), (RowMark(0, 0, 1, False),)
+    lease(state)
+    request = Sync(reader_id="r1", iteration_id="i1")
+    answer = leasing.answer_sync(state, request)
+    assert leasing.is_idle(request, answer)
+    assert not leasing.is_idle(request, answer._replace(ended=True))
+    for told in ({"consumed": mark}, {"released": mark}, {"broken_worker_ids": ("w1",)}):
+        assert not leasing.is_idle(replace(request, **told), answer)
 
 
 def test_known_marks_produce_no_events() -> None:

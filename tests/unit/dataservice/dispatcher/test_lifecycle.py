@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -29,8 +30,8 @@ from dataservice.dispatcher.state import DispatcherState
 from dataservice.errors import FailedPreconditionError
 from dataservice.ranges import Consumed, Ranges, RowMark
 from dataservice.sharding import Split
-from dataservice.vocabulary import ShardingPolicy
-from tests.unit.dataservice.dispatcher.dispatcher_facts import compacted
+from dataservice.vocabulary import ANY_DIVISION, ShardingPolicy
+from tests.unit.dataservice.dispatcher.dispatcher_facts import OPEN, compacted
 
 PLAN = WindowPlan(splits=(Split(start=0, stop=1, rows=1),), target_rows=1)
 TWO_WINDOWS = WindowPlan(splits=(Split(start=0, stop=1, rows=1),) * 2, target_rows=1)
@@ -141,6 +142,16 @@ def test_finished_repetition_shrinks_to_history_entry_once_unread(cluster: Clust
     assert job.history.idle_since_s == 1_003.0
 
 
+def test_repetition_left_unfinished_is_not_retired_and_job_idles_once(cluster: Cluster) -> None:
+    cluster.open("r1", 0)
+    cluster.epoch("r2", 1)
+    cluster.leave("r1")
+    assert lifecycle.job_of(cluster.state, "r1") is None
+    (job,) = cluster.state.jobs.values()
+    assert (list(job.iterations), job.history.idle_since_s) == ([0, 1], 1_002.0)
+    assert lifecycle.retire_finished(cluster.state, job.job_id, 1_060.0) == Decision(())
+
+
 @pytest.mark.parametrize("epochs", [1, 2])
 def test_new_run_of_read_repetition_is_refused_naming_its_readers(
     cluster: Cluster, epochs: int
@@ -182,6 +193,13 @@ def test_late_reader_of_same_run_gets_end_without_notice(cluster: Cluster) -> No
     for repetition in range(2):
         cluster.epoch(f"r{repetition}", repetition)
     cluster.open("r2", 2)
+    request = replace(OPEN, reader_id="r3")
+    assert opening.dataset_to_plan(cluster.state, request) is None, "it has no rows left"
+    position = SavedPosition(
+        consumed=Consumed(), origins=("r0",), peers=("r0",), division=ANY_DIVISION
+    )
+    again = replace(request, position=position)
+    assert opening.dataset_to_plan(cluster.state, again) is not None
     late = cluster.open("r3", 0, pid=3, started_s=cluster.now_s)
     assert late.notice == "", "others of the run are reading"
     iteration = cluster.state.iterations[late.iteration_id]
@@ -230,6 +248,13 @@ def test_unfinished_repetition_continues_with_notice(cluster: Cluster) -> None:
     assert second.iteration_id == first.iteration_id
     assert "was partly read by process 1 on host, which has ended" in second.notice
     assert cluster.open("r3", pid=3).notice == "", "with others, that is how jobs are shared"
+
+
+def test_passes_begun_by_departed_reader_continue_with_notice(cluster: Cluster) -> None:
+    cluster.open("r1", policy=ShardingPolicy.OFF)
+    cluster.leave("r1")
+    second = cluster.open("r2", pid=2, started_s=cluster.now_s, policy=ShardingPolicy.OFF)
+    assert "was partly read by process 1 on host" in second.notice
 
 
 def test_at_most_once_rows_leased_to_departed_reader_cause_notice() -> None:

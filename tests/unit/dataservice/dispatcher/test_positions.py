@@ -155,6 +155,25 @@ def _due_in_model(used: dict[int, int]) -> dict[int, int]:
     return {index: used.get(index, 0) for index in range(9) if used.get(index, 0) != DONE}
 
 
+@pytest.mark.parametrize(
+    ("windows", "rounds", "done", "left"),
+    [
+        (3, 3, [(0, 6)], [6, 7, 8]),
+        (3, 3, [(3, 6)], [0, 1, 2, 6, 7, 8]),
+        (3, 3, [(0, 4), (6, 9)], [4, 5]),
+        (3, 3, [(0, 20)], []),
+        (0, None, [(0, 2)], []),
+    ],
+)
+def test_resumed_table_has_the_windows_that_are_left(
+    windows: int, rounds: int | None, done: list[tuple[int, int]], left: list[int]
+) -> None:
+    table = WindowTable(plan_of(windows, rounds))
+    table.resume(Consumed(Ranges(done)))
+    check_windows(table)
+    assert list(_due(table)) == left
+
+
 def test_windows_finished_by_reader_are_forgotten_with_their_round() -> None:
     table = WindowTable(plan_of(2, rounds=None))
     for reader in ("a", "b"):
@@ -297,11 +316,12 @@ def test_loaded_position_replaces_unread_iteration_of_earlier_run() -> None:
     assert lease(state, "new", 1) == [(1, 0)], "what came after the position comes again"
 
 
-def test_loaded_position_does_not_replace_iteration_being_read() -> None:
+@pytest.mark.parametrize("row", [2, ROWS])
+def test_loaded_position_does_not_replace_iteration_being_read(row: int) -> None:
     state = state_with_dataset()
     open_(state, "old")
     lease(state, "old")
-    use(state, "old", 0, 2)
+    use(state, "old", 0, row, final=row == ROWS)
     with pytest.raises(UnavailableError, match="job job is still read by old"):
         open_(state, "new", saved("old", done=1))
 

@@ -67,6 +67,9 @@ def test_unreachable_worker_gets_no_rounds_until_trusted() -> None:
     cluster.commit(rounds.trust(cluster.state, doubtful, ["i", "unknown"]))
     answer = cluster.sync(reader, window=60, version=1)
     assert doubtful in {block.worker_id for block in answer.blocks}
+    cluster.sync(reader, broken_worker_ids=(doubtful,), window=90, version=1)
+    cluster.lose_worker(doubtful)
+    assert not cluster.table.suspects
 
 
 def test_single_worker_keeps_its_rounds_although_unreachable() -> None:

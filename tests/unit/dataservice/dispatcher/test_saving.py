@@ -340,6 +340,8 @@ def test_dataset_being_saved_cannot_be_deleted() -> None:
     state = started()
     with pytest.raises(FailedPreconditionError, match=r"is being saved to /data/s.*cancel"):
         decide.delete_dataset(state, "1000")
+    state.apply(dataset("1001"))
+    assert decide.delete_dataset(state, "1001").events
     run(state, saving.cancel(state, "s1"))
     state.apply(facts.SnapshotDone(snapshot_id="s1"))
     assert decide.delete_dataset(state, "1000").events

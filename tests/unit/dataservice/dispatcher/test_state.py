@@ -102,6 +102,21 @@ def test_compacted_facts_lead_to_same_state_at_every_event(cut: int) -> None:
     assert short == replayed(SCRIPT), "and go on alike"
 
 
+@pytest.mark.parametrize(
+    "fact",
+    [
+        ev.WorkerLost(worker_id="gone"),
+        ev.JobDeleted(job_id="gone"),
+        ev.IterationCollected(iteration_id="gone"),
+        ev.IterationRetired(iteration_id="gone"),
+        ev.ReaderReleased(reader_id="gone"),
+        ev.ReaderLost(reader_id="gone"),
+    ],
+)
+def test_end_of_what_is_gone_changes_nothing(fact: ev.Event) -> None:
+    assert replayed((*SCRIPT, fact)) == replayed(SCRIPT)
+
+
 def test_number_of_deleted_dataset_stays_used() -> None:
     state = DispatcherState()
     state.apply(DATASET)
@@ -245,10 +260,30 @@ def test_at_most_once_never_leases_window_twice() -> None:
     table.lease("w1", "r1", 1, (0, 1))
     table.lease("w2", "r2", 1, (2,))
     table.fence_worker("w1")
+    check_windows(table)
     table.forget_reader("r2")
     assert table.is_finished()
     assert table.candidates("r1", 9) == ()
     assert (table.lost_windows, table.lost_uncounted) == (3, 0)
+
+
+@pytest.mark.parametrize(
+    ("rows", "consumed", "lost"), [(4, 1, (1, 0, 3)), (4, 9, (1, 0, 0)), (None, 1, (1, 1, 0))]
+)
+def test_window_given_back_under_at_most_once_is_lost(
+    rows: int | None, consumed: int, lost: tuple[int, int, int]
+) -> None:
+    plan = WindowPlan(splits=(Split(path="f", rows=rows),), target_rows=4)
+    table = WindowTable(plan, replays=False)
+    table.open_round()
+    table.add_reader("r1")
+    table.lease("w1", "r1", 1, (0,))
+    mark = RowMark(0, 0, consumed, False)
+    table.consume("r1", [mark])
+    table.release("r1", [mark])
+    assert (table.lost_windows, table.lost_uncounted, table.lost_rows) == lost
+    assert table.is_finished()
+    check_windows(table)
 
 
 def test_windows_and_rows_lost_under_at_most_once_are_counted() -> None:

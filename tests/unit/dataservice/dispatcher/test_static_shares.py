@@ -100,6 +100,7 @@ def test_iteration_ends_when_all_shards_are_finished() -> None:
     commit(state, decide.finish_task(state, "w0", "i1"))
     assert member_ids(state) == ["w1"]
     assert decide.finish_task(state, "w0", "i1") == Decision(()), "reported once"
+    assert decide.finish_task(state, "gone", "i1") == Decision(())
     commit(state, decide.finish_task(state, "w1", "i1"))
     assert answer_of(state) == (True, True, ())
     assert member_ids(state) == []

@@ -10,12 +10,16 @@ from dataservice.errors import DataLossError
 from dataservice.wire.elements import (
     END,
     KEEPALIVE,
+    Ask,
     FrameKind,
     Header,
     RowSpan,
+    asks_of,
+    pack_asks,
     pack_bookmark,
     pack_credit,
     pack_data,
+    pack_missed,
     unpack,
 )
 
@@ -68,11 +72,31 @@ def test_headers_without_rows_unpack_to_their_kind() -> None:
     assert unpack(KEEPALIVE).kind is FrameKind.KEEPALIVE
     assert unpack(END).kind is FrameKind.END
     assert unpack(pack_credit(7)) == Header(FrameKind.CREDIT, 7)
+    assert unpack(pack_missed(7)) == Header(FrameKind.MISSED, 7)
+    assert unpack(pack_missed(1 << 40)).rows == (1 << 32) - 1, "more than the field can hold"
+
+
+def test_asks_are_read_from_frames_of_their_kind_only() -> None:
+    asks = [Ask(3, 5, 0), Ask(8, 9, 2)]
+    assert asks_of(unpack(pack_asks(asks, 3))) == (3, asks)
+    data = pack_data(2, 0, (RowSpan(0, 0, 3, 5),), divisible=True)
+    for other in (unpack(data), Header(FrameKind.ASK)):
+        with pytest.raises(DataLossError, match="a consumer sent a frame"):
+            asks_of(other)
 
 
 @pytest.mark.parametrize(
     "damaged",
-    [b"", b"\x01", END[:-1], END + b"\x00", b"\x01" + END[1:], b"\x02\x09" + END[2:]],
+    [
+        b"",
+        b"\x01",
+        END[:-1],
+        END + b"\x00",
+        END + pack_data(0, 0, (RowSpan(0, 0, 0, 1),), divisible=True)[len(END) :],
+        b"\x01" + END[1:],
+        b"\x01" + pack_bookmark(b"[]")[1:],
+        b"\x02\x09" + END[2:],
+    ],
 )
 def test_damaged_header_is_data_loss(damaged: bytes) -> None:
     with pytest.raises(DataLossError, match="damaged element header"):
