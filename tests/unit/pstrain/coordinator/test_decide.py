@@ -140,6 +140,14 @@ def test_error_cancels_waiting_closures_and_lets_running_closures_end() -> None:
     assert [c for c, _, _ in started(apply(state, assigning.assign(state)))] == [9]
 
 
+def test_closure_lost_while_errors_wait_is_cancelled() -> None:
+    state = running_state(closures=2, trainers=2)
+    apply(state, decide.fail(state, closure=0, trainer=0, attempt=0))
+    lost = apply(state, decide.lose_trainer(state, 1, attempts_max=ATTEMPTS_MAX))
+    assert cancelled(lost) == [1]
+    assert state.is_idle
+
+
 def test_closure_scheduled_before_errors_are_reported_is_cancelled() -> None:
     state = running_state(closures=2, trainers=2)
     apply(state, decide.fail(state, closure=0, trainer=0, attempt=0))
@@ -182,6 +190,17 @@ def test_closure_of_lost_trainer_with_decided_error_fails() -> None:
     assert ev.ClosureFailed(closure=0) in events
     assert {e.closure for e in events if isinstance(e, ev.ClosureCancelled)} == {1, 2}
     assert state.is_idle
+
+
+def test_decided_end_of_earlier_run_does_not_end_closure() -> None:
+    state = running_state(closures=1, trainers=1)
+    apply(state, decide.lose_trainer(state, 0, attempts_max=ATTEMPTS_MAX))
+    apply(state, decide.join_trainer(state, 0, 1))
+    apply(state, assigning.assign(state))
+    decided = {0: decide.DecidedClosure(attempt=0, parts=0, has_ended=True)}
+    apply(state, decide.lose_trainer(state, 0, decided, attempts_max=ATTEMPTS_MAX))
+    assert list(state.waiting) == [0]
+    assert state.finished_count == 0
 
 
 def test_no_closure_starts_until_every_hold_is_resumed() -> None:

@@ -132,6 +132,15 @@ def test_reported_closure_that_meets_end_in_rerun_finishes() -> None:
     assert state.finished_count == 1
 
 
+def test_reported_closure_that_meets_end_runs_elsewhere_despite_errors_of_others() -> None:
+    state = begun_state(closures=0, trainers=2)
+    apply(state, decide.reopen(state, [decide.EndedClosure(0)], {}))
+    apply(state, decide.schedule(state, 1))
+    assert go_on(state) == [(0, 0), (1, 1)]
+    apply(state, decide.fail(state, 1, 1, 0))
+    assert meet_end(state, 0) == [(0, 1)]
+
+
 def test_higher_priority_closures_go_first_after_end_of_data() -> None:
     state = CoordinatorState()
     for closure, priority in enumerate((0, 1, 1, 1)):
