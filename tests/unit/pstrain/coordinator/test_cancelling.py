@@ -251,6 +251,15 @@ def test_closed_scheduler_refuses_closures(cluster: Cluster) -> None:
     cluster.scheduler.wait_idle(0)
 
 
+def test_first_error_that_stops_scheduler_is_the_one_raised(cluster: Cluster) -> None:
+    before = cluster.scheduler.submit("f", b"", None)
+    for reason in ("first", "second"):
+        cluster.scheduler.stop(UnavailableError(reason))
+    for ask in (lambda: before.fetch(0), lambda: submitted(cluster.scheduler)):
+        with pytest.raises(UnavailableError, match="first"):
+            ask()
+
+
 def test_cancelled_queued_closure_never_runs(cluster: Cluster) -> None:
     values = [cluster.scheduler.submit("f", b"", None, name="step") for _ in range(4)]
     assert values[3].cancel()

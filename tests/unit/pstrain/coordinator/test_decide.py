@@ -47,6 +47,17 @@ def test_no_closure_queues_at_trainer_that_has_just_joined() -> None:
     assert [len(t.running) for t in state.trainers.values()] == [8, 8]
 
 
+def test_no_closure_queues_at_trainer_taken_for_lost() -> None:
+    state = CoordinatorState()
+    for trainer in range(2):
+        join_warm(state, trainer, 1)
+    apply(state, decide.silence_trainer(state, 1))
+    for closure in range(9):
+        apply(state, decide.schedule(state, closure))
+    apply(state, assigning.assign(state, lambda _: 8))
+    assert [len(t.running) for t in state.trainers.values()] == [8, 0]
+
+
 def test_queue_at_trainer_is_limited_by_allowance_of_closure() -> None:
     state = CoordinatorState()
     join_warm(state, 0, 2)
@@ -207,6 +218,9 @@ def test_no_closure_starts_until_every_hold_is_resumed() -> None:
     state = running_state(closures=3, trainers=1)
     for _ in range(2):
         apply(state, decide.hold())
+    apply(state, decide.join_trainer(state, 1, 1))
+    assert apply(state, assigning.assign(state)) == ()
+    apply(state, decide.lose_trainer(state, 1, attempts_max=None))
     apply(state, decide.finish(state, closure=0, trainer=0, attempt=0))
     assert state.is_settled
     assert apply(state, assigning.assign(state)) == ()
