@@ -166,6 +166,19 @@ def test_decision_names_part_and_counts_parts_without_elements(trainer: Trainer)
     ]
 
 
+def test_parts_that_an_earlier_run_committed_are_not_committed_again(trainer: Trainer) -> None:
+    run = trainer.committer.new_run(StepToken("s", 2, 1), 1)
+    for _ in range(2):
+        run.add(0, {"kind": "push"}, None)
+        run.touch([VARIABLE])
+        run.before_read([VARIABLE])
+    assert trainer.servers.entries == [[2, 1, 1, None, 2]]
+    whole = trainer.committer.new_run(StepToken("s", 3, 1), 1)
+    assert trainer.end(whole, 0) is None
+    assert trainer.sent == [(3, "value")]
+    assert len(trainer.servers.asked) == 1
+
+
 @pytest.mark.parametrize(
     ("result", "outcome"),
     [
