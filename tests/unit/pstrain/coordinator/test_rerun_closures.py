@@ -26,6 +26,7 @@ def test_only_closures_that_ended_after_the_mark_run_again() -> None:
     later = run_some(cluster, 2)
     restores.forget(mark)
     restores.hold()
+    cluster.submit()
     assert restores.requeue({}) == 2
     assert cluster.outbox.empty()
     restores.resume()
