@@ -17,7 +17,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from pstrain.consistency import Sync
 from pstrain.coordinator import events as ev
 from pstrain.coordinator import rounds
 from pstrain.coordinator.propagation import (
@@ -65,8 +64,6 @@ def schedule(
         return (queued, immediate_end, *cancellations_of_others(state))
     if immediate_end is not None:
         return (queued, immediate_end)
-    if not inputs and not priority:
-        return (queued,)
     return (*_requirements(closure, inputs, priority), queued)
 
 
@@ -274,11 +271,7 @@ def reopen(
     Rounds come first in the order, because with trainers to spare a late closure ended in a later
     round than some closures after it. ``parts``: by closure, how many the checkpoint contains.
     """
-    again = sorted(
-        (each for each in ended if each.closure not in state.attempts),
-        key=lambda each: (each.round or 0, each.closure),
-        reverse=True,
-    )
+    again = sorted(ended, key=lambda each: (each.round or 0, each.closure), reverse=True)
     ranked = (
         ev.PriorityGiven(closure=each.closure, priority=each.priority)
         for each in again
@@ -299,8 +292,6 @@ def give_up(state: CoordinatorState) -> ev.Events:
 
 def await_trainers(state: CoordinatorState) -> ev.Events:
     """Has the next round wait for the present trainers, which are about to be disconnected."""
-    if not isinstance(state.consistency, Sync) or not state.trainers:
-        return ()
     return (ev.TrainersAwaited(trainers=tuple(sorted(state.trainers))),)
 
 

@@ -212,7 +212,6 @@ class CoordinatorState:
                 self._silence(event.trainer)
             case ev.TrainerLost():
                 self.trainers.pop(event.trainer, None)
-                self.free.discard(event.trainer)
                 self.lost_count += 1
                 self.exhausted_on.clear()
             case ev.ClosureReopened():

@@ -110,7 +110,7 @@ class _Trainer(Generic[Payload]):
             self.notes.add(entry)
         else:
             self.notes.drop(entry.closure)
-        self.decided[entry.closure] = entry if entry.note is None else entry._replace(note=None)
+        self.decided[entry.closure] = entry._replace(note=None)
         self.decided.move_to_end(entry.closure)
 
     def forget(self, closure: int) -> None:

@@ -132,7 +132,7 @@ class ClosureRun:
 
     def read_with(self, variables: Iterable[int], pulls: Pulls) -> Answers:
         """As :meth:`before_read`, for ``pulls``; returns replies to those that went along."""
-        if self._touched and not self._touched.isdisjoint(variables):
+        if not self._touched.isdisjoint(variables):
             return self._commits.commit_part(self, pulls)
         if self.held is not None and not self.held.is_done:
             return self._commits.commit_held(self, pulls)

@@ -92,7 +92,7 @@ class TwoPhaseCommit(Cancelling):
     ) -> dict[PendingPart, Exception]:
         """Returns members that fail by ``error``: those whose changes are refused, or all."""
         changing = [member for member in group if member.run.has_changes]
-        if not changing or not _is_refusal(error):
+        if not _is_refusal(error):
             return dict.fromkeys(group, error)
         if len(changing) == 1:
             return {changing[0]: error}

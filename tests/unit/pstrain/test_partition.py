@@ -18,6 +18,7 @@ from pstrain.partition import (
     Partitioner,
     shard_count,
     split_rows,
+    split_rows_at,
 )
 
 
@@ -52,6 +53,19 @@ def test_split_into_empty_shards_is_refused(shards: int) -> None:
         split_rows(3, shards)
 
 
+@pytest.mark.parametrize(
+    ("cuts", "expected"),
+    [
+        ([], ((0, 12),)),
+        ([0, 5, 8], ((0, 5), (5, 12))),
+        ([0, 3, 7], ((0, 7), (7, 12))),
+        ([0, 6], ((0, 6), (6, 12))),
+    ],
+)
+def test_shards_begin_at_cuts_nearest_to_even_boundaries(cuts: list[int], expected: Any) -> None:
+    assert split_rows_at(cuts, 12, 2) == expected
+
+
 def test_partitioner_base_class_is_abstract() -> None:
     with pytest.raises(NotImplementedError):
         Partitioner()((1,), "float32")
@@ -61,6 +75,7 @@ def test_shard_count_is_limited_by_rows_and_is_one_for_scalars() -> None:
     assert shard_count(lambda **_: [9, 1], (4, 2), "float32") == 4
     assert shard_count(lambda **_: [9], (), "float32") == 1
     assert shard_count(None, (4, 2), "float32") == 1
+    assert shard_count(lambda **_: [1, 1], (4, 2), "float32") == 1
     for answer in (np.array([3, 1]), (3.0, 1), [np.int64(3), 1]):
         assert shard_count(lambda answer=answer, **_: answer, (4, 2), "float32") == 3
 
@@ -71,6 +86,8 @@ def test_shard_count_is_limited_by_rows_and_is_one_for_scalars() -> None:
 def test_shard_count_refuses_invalid_partitioner_answers(answer: object) -> None:
     with pytest.raises(InvalidArgumentError, match="variable_partitioner"):
         shard_count(lambda **_: answer, (4, 2), "float32")  # type: ignore[arg-type, return-value]
+    with pytest.raises(InvalidArgumentError, match="only the first axis can be cut"):
+        shard_count(lambda **_: [2, 1, 2], (4, 2, 2), "float32")
 
 
 @pytest.mark.parametrize(
@@ -81,8 +98,9 @@ def test_partitioners_refuse_scalars_and_open_shapes(partitioner: Any) -> None:
     for expected in (ValueError, IndexError):
         with pytest.raises(expected, match="scalar"):
             partitioner((), np.float32)
-    with pytest.raises(ValueError, match="fully defined"):
-        partitioner((None, 2), np.float32)
+    for rows in (None, -1):
+        with pytest.raises(ValueError, match="fully defined"):
+            partitioner((rows, 2), np.float32)
 
 
 @pytest.mark.parametrize(
@@ -103,6 +121,7 @@ def test_partitioners_refuse_scalars_and_open_shapes(partitioner: Any) -> None:
         (MaxSizePartitioner(1024), (6, 1), np.float32, [1, 1]),
         (MaxSizePartitioner(4, 2), (6, 1), np.float32, [2, 1]),
         (MaxSizePartitioner(16), (4,), np.int64, [2]),
+        (MaxSizePartitioner(16), (4,), "int64", [2]),
         (MaxSizePartitioner(32, bytes_per_string=8), (8,), "O", [2]),
         (MaxSizePartitioner(32, bytes_per_string=16), (6, 1), np.dtype("U7"), [3, 1]),
     ],
@@ -131,5 +150,6 @@ def test_strings_count_bytes_per_string_by_all_their_names() -> None:
 
 def test_partitioners_accept_axis() -> None:
     assert FixedShardsPartitioner(2)((3, 7), np.float32, axis=1) == [1, 2]
+    assert FixedShardsPartitioner(2)((3, 7), np.float32, axis=-2) == [2, 1]
     assert MinSizePartitioner(4, 10)((1, 3), np.float32, axis=1) == [1, 3]
     assert MaxSizePartitioner(4)((1, 3), np.float32, axis=1) == [1, 3]

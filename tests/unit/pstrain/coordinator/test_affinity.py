@@ -15,12 +15,16 @@ from tests.unit.pstrain.coordinator.scheduling_cases import apply, join_warm, sc
 
 
 def state_of(
-    bound: dict[int, int | None], *, consistency: Consistency = ASYNC, trainers: int = 2
+    bound: dict[int, int | None],
+    *,
+    consistency: Consistency = ASYNC,
+    trainers: int = 2,
+    slots: int = 1,
 ) -> CoordinatorState:
-    """Returns a state with closures, bound or not, and with trainers of one slot each."""
+    """Returns a state with closures, bound or not, and with trainers of ``slots`` each."""
     state = CoordinatorState(consistency)
     for trainer in range(trainers):
-        apply(state, decide.join_trainer(state, trainer, 1))
+        apply(state, decide.join_trainer(state, trainer, slots))
     for closure, trainer in bound.items():
         apply(state, decide.schedule(state, closure, trainer))
     return state
@@ -48,6 +52,36 @@ def test_older_of_bound_and_unbound_closure_starts_first_on_shared_slot() -> Non
 def test_unbound_closure_leaves_slot_to_closure_bound_to_that_trainer() -> None:
     state = state_of({0: None, 1: 0})
     assert sorted(started(apply(state, assigning.assign(state)))) == [(0, 1, 0), (1, 0, 0)]
+
+
+def test_each_closure_starts_once_on_trainer_of_several_slots() -> None:
+    state = state_of({0: None, 1: 0, 2: 0, 3: None}, trainers=1, slots=3)
+    assert started(apply(state, assigning.assign(state))) == [(0, 0, 0), (1, 0, 0), (2, 0, 0)]
+
+
+def test_bound_closures_use_slots_that_staleness_denies_to_others() -> None:
+    state = state_of(
+        {0: 0, 1: None, 2: None, 3: None, 4: None}, consistency=Ssp(0), trainers=2, slots=3
+    )
+    begun = sorted(started(apply(state, assigning.assign(state))))
+    assert begun == [(0, 0, 0), (1, 1, 0), (2, 0, 0)]
+
+
+def test_bound_closures_queue_only_at_trainer_that_has_ended_some() -> None:
+    state = state_of({0: None, **dict.fromkeys(range(1, 8), 0)}, trainers=1, slots=2)
+    assert [c for c, _, _ in started(apply(state, assigning.assign(state, lambda _: 4)))] == [0, 1]
+    for closure in (0, 1):
+        apply(state, decide.finish(state, closure, 0, 0))
+    apply(state, decide.schedule(state, 8))
+    begun = [c for c, _, _ in started(apply(state, assigning.assign(state, lambda _: 4)))]
+    assert begun == [2, 3, 4, 5]
+
+
+def test_bound_closures_queue_behind_unbound_one_in_their_order() -> None:
+    state = state_of({0: None, 1: 0, 2: 0, 3: 0}, trainers=1, slots=2)
+    state.trainers[0].ended = 2
+    begun = [c for c, _, _ in started(apply(state, assigning.assign(state, lambda _: 4)))]
+    assert begun == [0, 1, 2, 3]
 
 
 def test_short_bound_closures_queue_at_their_trainer_up_to_older_unbound_closure() -> None:
@@ -127,7 +161,7 @@ def test_error_cancels_waiting_bound_closures_too() -> None:
 def test_reopened_bound_closure_runs_again_on_its_trainer() -> None:
     state = state_of({0: 1, 1: None})
     apply(state, assigning.assign(state))
-    for closure, trainer in ((0, 1), (1, 0)):
+    for closure, trainer in ((1, 0), (0, 1)):
         apply(state, decide.finish(state, closure, trainer, 0))
     again = [decide.EndedClosure(0, trainer=1), decide.EndedClosure(1)]
     apply(state, decide.reopen(state, again, {}))

@@ -5,11 +5,14 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+import pytest
+
 from pstrain.coordinator.decide import DecidedClosure
 from pstrain.coordinator.lost_trainers import Settlement
 from pstrain.coordinator.orders import AskPosition, Outbox
 from pstrain.coordinator.scheduler import Scheduler
-from tests.unit.pstrain.coordinator.scheduling_cases import scheduler
+from pstrain.errors import DeadlineExceededError, FailedPreconditionError
+from tests.unit.pstrain.coordinator.scheduling_cases import Cluster, scheduler
 
 TIMEOUT_S = 3.0
 
@@ -37,6 +40,32 @@ def test_positions_do_not_wait_for_trainer_that_joins_after_the_request() -> Non
     with made.barrier.held(TIMEOUT_S):
         assert made.barrier.positions("data", TIMEOUT_S) == {0: "here"}
     made.stop()
+
+
+def test_closures_start_only_after_outermost_barrier_was_left() -> None:
+    cluster = Cluster()
+    barrier = cluster.scheduler.barrier
+    with barrier.held(TIMEOUT_S):
+        cluster.submit()
+        with barrier.held(TIMEOUT_S):
+            assert barrier.is_held_here()
+        assert barrier.is_held_here()
+        with pytest.raises(FailedPreconditionError, match="no closure runs inside"):
+            barrier.check_not_held()
+        assert cluster.outbox.empty()
+    assert not barrier.is_held_here()
+    barrier.check_not_held()
+    assert cluster.run() == 0
+
+
+def test_scheduling_goes_on_after_barrier_that_could_not_be_entered() -> None:
+    cluster = Cluster()
+    for _ in range(2):
+        cluster.submit()
+    held = cluster.scheduler.barrier.held(0)
+    with pytest.raises(DeadlineExceededError, match="closures to end, to save"), held:
+        pass
+    assert [cluster.run() for _ in range(2)] == [0, 1]
 
 
 def partly_committed() -> Scheduler:

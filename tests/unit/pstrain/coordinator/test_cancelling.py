@@ -102,6 +102,14 @@ def test_closure_lost_during_cancel_does_not_run_again() -> None:
     assert ev.ClosureFailed(closure=1) in events, "it has lost a trainer once too often"
 
 
+def test_closure_with_decided_error_during_cancel_cancels_no_other() -> None:
+    state = running_state(closures=2, trainers=1)
+    cancel(state, 0)
+    decided = {0: decide.DecidedClosure(0, 0, has_ended=True, is_error=True)}
+    assert cancelled(0) in apply(state, decide.lose_trainer(state, 0, decided, attempts_max=3))
+    assert list(state.waiting) == [1]
+
+
 def test_closure_with_committed_part_is_not_cancelled() -> None:
     state = running_state(closures=1, trainers=1)
     cancel(state, 0)
@@ -126,6 +134,20 @@ def test_cancelled_closure_dropped_from_round_does_not_run_again() -> None:
     assert cancelled(1) in events
     assert not state.waiting
     assert state.trainers[1].dropping == {1: 0}
+    assert cancel(state, 0) == (), "its round is being applied"
+
+
+def test_cancel_may_be_refused_once_closure_is_prepared() -> None:
+    state = CoordinatorState(Sync(), range(2))
+    for trainer in range(2):
+        apply(state, decide.join_trainer(state, trainer, 1))
+    for closure in range(2):
+        apply(state, decide.schedule(state, closure))
+    apply(state, assigning.assign(state))
+    cancel(state, 0)
+    apply(state, decide.prepare(state, 0, 0, 0))
+    apply(state, decide.answer_cancel(state, 0, 0, 0, is_granted=False))
+    assert not state.cancelling
 
 
 def test_round_continues_without_cancelled_closure() -> None:
@@ -227,6 +249,15 @@ def test_closed_scheduler_refuses_closures(cluster: Cluster) -> None:
     with pytest.raises(FailedPreconditionError, match="the coordinator is closed"):
         cluster.scheduler.submit("f", b"", None, name="step")
     cluster.scheduler.wait_idle(0)
+
+
+def test_first_error_that_stops_scheduler_is_the_one_raised(cluster: Cluster) -> None:
+    before = cluster.scheduler.submit("f", b"", None)
+    for reason in ("first", "second"):
+        cluster.scheduler.stop(UnavailableError(reason))
+    for ask in (lambda: before.fetch(0), lambda: submitted(cluster.scheduler)):
+        with pytest.raises(UnavailableError, match="first"):
+            ask()
 
 
 def test_cancelled_queued_closure_never_runs(cluster: Cluster) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -39,10 +41,21 @@ def test_replicas_in_sync_follow_from_rule_and_trainer_count() -> None:
     assert [rule.replicas_in_sync(4) for rule in rules] == [1, 1, 4, 3, 1]
 
 
-@pytest.mark.parametrize("value", ["ssp", "lazy", None, 3, consistency.sync(backup_workers=3)])
-def test_impossible_consistency_rules_are_refused(value: Any) -> None:
-    with pytest.raises(InvalidArgumentError, match=r"sync|backup_workers=3 leaves no trainer"):
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        *((value, "consistency is .*, got") for value in ("ssp", "lazy", None, 3)),
+        (consistency.sync(backup_workers=3), "backup_workers=3 leaves no trainer .* at most 2"),
+    ],
+)
+def test_impossible_consistency_rules_are_refused(value: Any, message: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
         consistency_of(value, trainers=3)
+
+
+def test_rules_with_integers_of_numpy_have_json_form() -> None:
+    for made in (consistency.ssp(np.int64(2)), consistency.sync(np.int64(2))):  # type: ignore[arg-type]
+        assert 2 in json.loads(json.dumps(made.to_json())).values()
 
 
 @pytest.mark.parametrize("count", [-1, 1.5, True, "2"])
@@ -318,8 +331,12 @@ def test_begun_round_ends_while_scheduling_is_held() -> None:
     run = state.running[1]
     apply(state, decide.prepare(state, 1, run.trainer, run.attempt, has_changes=False))
     assert prepare(state, 0) == ()
+    assert not state.is_quiet
     apply(state, decide.hold())
-    assert rounds.decide_round(state) == (ev.RoundDecided(closures=(1, 0)),)
+    assert apply(state, rounds.decide_round(state)) == (ev.RoundDecided(closures=(1, 0)),)
+    assert not state.is_quiet
+    apply(state, rounds.end_round(state))
+    assert state.is_quiet
 
 
 @given(
@@ -384,6 +401,21 @@ def test_other_trainer_runs_closure_of_lost_trainer_and_round_ends() -> None:
     assert prepare(state, 1) == (ev.RoundDecided(closures=(0, 1)),)
 
 
+def test_begun_round_goes_on_while_scheduling_is_held_and_no_other_begins() -> None:
+    state = sync_state(Sync(), trainers=2, closures=4)
+    started(state)
+    prepare(state, 0)
+    apply(state, decide.hold())
+    apply(state, decide.lose_trainer(state, 1, attempts_max=3))
+    apply(state, decide.join_trainer(state, 1, 1))
+    assert started(state) == [(1, 0)]
+    prepare(state, 1)
+    apply(state, rounds.end_round(state))
+    assert started(state) == []
+    apply(state, decide.resume(state))
+    assert started(state) == [(2, 0), (3, 1)]
+
+
 def test_replayed_rounds_have_their_original_closures_and_trainers() -> None:
     """Meanwhile closures of no earlier round wait, and one round is undone while it is applied."""
     state = sync_state(Sync(), trainers=2, closures=3)
@@ -420,6 +452,18 @@ def test_replayed_rounds_have_their_original_closures_and_trainers() -> None:
         assert sorted(state.round.decided) == [closure for closure, _ in expected]
         apply(state, rounds.end_round(state))
     assert not state.round.old_rounds
+
+
+def test_round_made_again_takes_no_closure_that_was_not_in_it() -> None:
+    state = sync_state(Sync(), trainers=2, closures=1)
+    apply(state, rounds.seal(state, 1))
+    assert started(state) == [(0, 0)]
+    prepare(state, 0)
+    apply(state, rounds.end_round(state))
+    for closure in (1, 2):
+        apply(state, decide.schedule(state, closure))
+    apply(state, reopen(state, {0: 0}))
+    assert started(state) == [(0, 0)]
 
 
 def test_undone_round_shares_its_number_with_no_round_replayed_before_it() -> None:
@@ -523,6 +567,20 @@ def test_joining_trainer_starts_at_clock_of_slowest_trainer() -> None:
     assert started(state) == []
     apply(state, decide.silence_trainer(state, 1))
     assert [trainer for _, trainer in started(state)] == [0, 0]
+
+
+def test_clock_of_joining_trainer_is_least_of_live_trainers() -> None:
+    state = CoordinatorState(Ssp(9), range(4))
+    for trainer in range(3):
+        apply(state, decide.join_trainer(state, trainer, 2))
+    for closure in range(6):
+        apply(state, decide.schedule(state, closure))
+    assert started(state) == [(closure, closure % 3) for closure in range(6)]
+    for closure in (0, 3, 1):
+        apply(state, decide.finish(state, closure, closure % 3, 0))
+    apply(state, decide.silence_trainer(state, 2))
+    apply(state, decide.join_trainer(state, 3, 1))
+    assert [trainer.clock for trainer in state.trainers.values()] == [2, 1, 0, 1]
 
 
 def test_reopened_closures_wait_in_order_of_the_rounds_they_were_in() -> None:

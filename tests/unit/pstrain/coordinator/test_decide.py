@@ -47,6 +47,17 @@ def test_no_closure_queues_at_trainer_that_has_just_joined() -> None:
     assert [len(t.running) for t in state.trainers.values()] == [8, 8]
 
 
+def test_no_closure_queues_at_trainer_taken_for_lost() -> None:
+    state = CoordinatorState()
+    for trainer in range(2):
+        join_warm(state, trainer, 1)
+    apply(state, decide.silence_trainer(state, 1))
+    for closure in range(9):
+        apply(state, decide.schedule(state, closure))
+    apply(state, assigning.assign(state, lambda _: 8))
+    assert [len(t.running) for t in state.trainers.values()] == [8, 0]
+
+
 def test_queue_at_trainer_is_limited_by_allowance_of_closure() -> None:
     state = CoordinatorState()
     join_warm(state, 0, 2)
@@ -140,6 +151,14 @@ def test_error_cancels_waiting_closures_and_lets_running_closures_end() -> None:
     assert [c for c, _, _ in started(apply(state, assigning.assign(state)))] == [9]
 
 
+def test_closure_lost_while_errors_wait_is_cancelled() -> None:
+    state = running_state(closures=2, trainers=2)
+    apply(state, decide.fail(state, closure=0, trainer=0, attempt=0))
+    lost = apply(state, decide.lose_trainer(state, 1, attempts_max=ATTEMPTS_MAX))
+    assert cancelled(lost) == [1]
+    assert state.is_idle
+
+
 def test_closure_scheduled_before_errors_are_reported_is_cancelled() -> None:
     state = running_state(closures=2, trainers=2)
     apply(state, decide.fail(state, closure=0, trainer=0, attempt=0))
@@ -184,10 +203,24 @@ def test_closure_of_lost_trainer_with_decided_error_fails() -> None:
     assert state.is_idle
 
 
+def test_decided_end_of_earlier_run_does_not_end_closure() -> None:
+    state = running_state(closures=1, trainers=1)
+    apply(state, decide.lose_trainer(state, 0, attempts_max=ATTEMPTS_MAX))
+    apply(state, decide.join_trainer(state, 0, 1))
+    apply(state, assigning.assign(state))
+    decided = {0: decide.DecidedClosure(attempt=0, parts=0, has_ended=True)}
+    apply(state, decide.lose_trainer(state, 0, decided, attempts_max=ATTEMPTS_MAX))
+    assert list(state.waiting) == [0]
+    assert state.finished_count == 0
+
+
 def test_no_closure_starts_until_every_hold_is_resumed() -> None:
     state = running_state(closures=3, trainers=1)
     for _ in range(2):
         apply(state, decide.hold())
+    apply(state, decide.join_trainer(state, 1, 1))
+    assert apply(state, assigning.assign(state)) == ()
+    apply(state, decide.lose_trainer(state, 1, attempts_max=None))
     apply(state, decide.finish(state, closure=0, trainer=0, attempt=0))
     assert state.is_settled
     assert apply(state, assigning.assign(state)) == ()

@@ -69,6 +69,15 @@ def test_end_of_data_is_not_final_while_another_closure_runs() -> None:
     assert go_on(state) == [(1, 0), (0, 0)]
 
 
+def test_no_closure_starts_before_closure_at_end_of_all_data_has_failed() -> None:
+    state = begun_state(closures=2, trainers=1, slots=2)
+    apply(state, decide.schedule(state, 2, trainer=0))
+    assert meet_end(state, 0) == []
+    assert finish(state, 1) == []
+    assert state.failed == [0]
+    assert state.is_idle
+
+
 def test_trainer_loss_makes_data_available_to_exhausted_trainers_again() -> None:
     state = begun_state(closures=4, trainers=3)
     assert meet_end(state, 0) == []
@@ -122,6 +131,16 @@ def test_end_of_data_does_not_move_closure_that_is_bound_or_ends_anyway(kind: st
     assert decide.meet_end(state, 0, 0, 0) == ()
 
 
+def test_clock_of_trainer_at_end_of_its_data_is_lifted_to_slowest_of_others() -> None:
+    state = begun_state(closures=12, trainers=4, rule=Ssp(9), slots=3)
+    for closure in (1, 5, 2):
+        apply(state, decide.finish(state, closure, closure % 4, 0))
+    apply(state, decide.silence_trainer(state, 3))
+    for closure in (0, 9):
+        apply(state, decide.meet_end(state, closure, closure % 4, 0))
+        assert [each.clock for each in state.trainers.values()] == [1, 2, 1, 0]
+
+
 def test_reported_closure_that_meets_end_in_rerun_finishes() -> None:
     state = begun_state(closures=0, trainers=1)
     apply(state, decide.reopen(state, [decide.EndedClosure(0)], {}))
@@ -130,6 +149,15 @@ def test_reported_closure_that_meets_end_in_rerun_finishes() -> None:
     assert state.is_idle
     assert not state.failed
     assert state.finished_count == 1
+
+
+def test_reported_closure_that_meets_end_runs_elsewhere_despite_errors_of_others() -> None:
+    state = begun_state(closures=0, trainers=2)
+    apply(state, decide.reopen(state, [decide.EndedClosure(0)], {}))
+    apply(state, decide.schedule(state, 1))
+    assert go_on(state) == [(0, 0), (1, 1)]
+    apply(state, decide.fail(state, 1, 1, 0))
+    assert meet_end(state, 0) == [(0, 1)]
 
 
 def test_higher_priority_closures_go_first_after_end_of_data() -> None:

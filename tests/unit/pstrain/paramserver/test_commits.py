@@ -26,7 +26,14 @@ def test_held_payload_is_committed_once() -> None:
     assert commits.commit("t", KEY) == "payload"
     assert commits.commit("t", KEY) is None
     commits.prepare("t", KEY, "late")
+    assert commits.counts()["held"] == 0
     assert commits.commit("t", KEY) is None
+
+
+def test_commit_of_part_that_is_not_held_leaves_it_undecided() -> None:
+    commits: Commits[str] = Commits()
+    assert commits.commit("t", KEY) is None
+    assert commits.decide("t", KEY, [entry(KEY)])
 
 
 def test_part_is_decided_once_and_newer_reader_marks_replace_older() -> None:
@@ -49,6 +56,9 @@ def test_notes_of_closure_are_kept_until_it_has_ended() -> None:
     assert not commits.decide("t", parts[2], [noted[2]])
     assert commits.counts()["decided"] == 1
     assert commits.fence("t").decided == [noted[0], noted[2], noted[3]]
+    commits.decide("v", PartKey(6, 0, 0), [Entry(6, 0, 0, None, 0, "")])
+    commits.decide("v", PartKey(6, 0, 1), [Entry(6, 0, 1, None)])
+    assert commits.fence("v").decided == [Entry(6, 0, 0, None, 0, ""), Entry(6, 0, 1, None)]
     commits.decide("u", PartKey(5, 0, 0), [Entry(5, 0, 0, None, 0, "")])
     end = entry(PartKey(5, 0, 1))
     commits.decide("u", PartKey(5, 0, 1), [end])
@@ -71,6 +81,26 @@ def test_notes_of_closures_that_ended_elsewhere_are_bounded(
         left.advance(closure - 1)
     sizes = {each.closure: len(each.note or "") for each in left.fence("u").decided}
     assert sizes == {62: 30, 63: 60}
+
+
+def test_notes_of_closure_whose_last_note_is_oldest_are_dropped_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(commits, "NOTES_MAX_BYTES", 100)
+    left: Commits[str] = Commits()
+
+    def note(closure: int, part: int, size: int) -> None:
+        left.decide("t", PartKey(closure, 0, part), [Entry(closure, 0, part, None, 0, size * "x")])
+
+    note(1, 0, 30)
+    note(2, 0, 60)
+    note(1, 1, 10)
+    left.advance(2)
+    note(3, 0, 40)
+    note(2, 1, 1)
+    note(2, 2, 200)
+    sizes = [(each.closure, len(each.note or "")) for each in left.fence("t").decided]
+    assert sizes == [(3, 0), (2, 60), (2, 1), (2, 200)]
 
 
 def test_marks_of_readers_of_old_epochs_are_forgotten() -> None:
@@ -99,8 +129,10 @@ def test_fenced_trainer_is_refused_and_its_held_parts_are_completed_or_dropped()
         with pytest.raises(AbortedError, match="taken for lost"):
             call()
     assert commits.complete("t", [KEY]) == ["decided elsewhere"]
+    assert commits.fence("t") == ([], [], {})
     assert commits.complete("t", [KEY]) == []
-    assert commits.counts()["held"] == 0
+    with pytest.raises(AbortedError, match="not fenced"):
+        commits.complete("u", [KEY])
 
 
 def test_unknown_trainer_can_be_fenced() -> None:
@@ -119,9 +151,19 @@ def test_decided_entries_are_bounded_by_low_water_mark_and_count() -> None:
         commits.decide("t", key, [entry(key)])
         assert commits.counts()["decided"] <= 2 * ENDED_KEPT
     assert commits.fence("t").decided[0].closure == 0
-    commits.prepare("u", PartKey(9, 0, 0), "")
     commits.advance(5 * ENDED_KEPT)
     assert commits.counts() == {"held": 0, "aborted": 0, "decided": 0, "ledger_blocks": 1}
+
+
+def test_newest_end_is_kept_of_closure_that_began_long_ago() -> None:
+    commits: Commits[str] = Commits()
+    commits.decide("t", PartKey(0, 0, 0), [entry(PartKey(0, 0, 0), ended=False)])
+    for closure in range(1, 2 * ENDED_KEPT):
+        commits.decide("t", PartKey(closure, 0, 0), [entry(PartKey(closure, 0, 0))])
+    for key in (PartKey(0, 0, 1), PartKey(2 * ENDED_KEPT, 0, 0)):
+        commits.decide("t", key, [entry(key)])
+    found = [each.closure for each in commits.fence("t").decided]
+    assert found == [*range(ENDED_KEPT + 2, 2 * ENDED_KEPT), 0, 2 * ENDED_KEPT]
 
 
 def test_restored_server_still_refuses_fenced_trainer() -> None:
@@ -146,12 +188,27 @@ def test_messages_of_earlier_or_aborted_try_are_ignored() -> None:
     assert commits.commit("u", KEY) == "without who was refused"
 
 
-def test_abort_is_forgotten_with_its_closure() -> None:
+def test_part_is_held_again_only_by_later_try_than_was_aborted() -> None:
     commits: Commits[str] = Commits()
-    commits.abort("t", KEY)
-    assert commits.counts()["aborted"] == 1
+    for tries in (0, 1):
+        commits.prepare("t", KEY, f"try {tries}", tries)
+        assert commits.counts()["held"] == 1
+        commits.abort("t", KEY, tries)
+    commits.abort("t", KEY, 0)
+    commits.prepare("t", KEY, "late", 1)
+    assert commits.counts()["held"] == 0
+    commits.prepare("t", KEY, "try 2", 2)
+    assert commits.commit("t", KEY) == "try 2"
+
+
+def test_held_and_aborted_parts_are_forgotten_with_their_closure() -> None:
+    commits: Commits[str] = Commits()
+    commits.prepare("t", KEY, "held")
+    commits.abort("t", KEY._replace(part=1))
+    commits.advance(KEY.closure)
+    assert commits.counts() == {"held": 1, "aborted": 1, "decided": 0, "ledger_blocks": 0}
     commits.advance(KEY.closure + 1)
-    assert commits.counts()["aborted"] == 0
+    assert commits.counts() == {"held": 0, "aborted": 0, "decided": 0, "ledger_blocks": 0}
 
 
 SERVERS = 3

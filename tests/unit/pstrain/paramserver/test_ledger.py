@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 
 from hypothesis import given
@@ -46,9 +47,11 @@ def test_restored_ledger_keeps_saved_and_own_claims() -> None:
     assert new.claim(9, 0)
 
 
-_CLOSURES = st.sampled_from([0, 1, 510, 511, 512, 513, 1024])
+_NUMBERS = (0, 1, 510, 511, 512, 513, 1024)
+_SEQUENCES = (0, 1, 7, 8, 9)
+_CLOSURES = st.sampled_from(_NUMBERS)
 _STEPS = st.one_of(
-    st.tuples(st.just("claim"), _CLOSURES, st.sampled_from([0, 1, 7, 8, 9])),
+    st.tuples(st.just("claim"), _CLOSURES, st.sampled_from(_SEQUENCES)),
     st.tuples(st.just("advance"), _CLOSURES, st.just(0)),
     st.tuples(st.just("restart"), st.just(0), st.just(0)),
 )
@@ -70,3 +73,5 @@ def test_ledger_matches_set_of_claims_over_advances_and_restarts(
         else:
             state, ledger = ledger.state(), Ledger()
             ledger.restore(state)
+    for each in itertools.product(_NUMBERS, _SEQUENCES):
+        assert ledger.has(*each) == (each[0] < mark or each in claimed)

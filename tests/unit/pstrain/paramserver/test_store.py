@@ -24,6 +24,9 @@ from tests.unit.pstrain.paramserver.shard_cases import ADAGRAD, SGD, ids, make_s
 SOON_S = 0.05
 """Long enough for a thread that fails to wait to be noticed."""
 
+LACKING = OptimizerSpec(name="adagrad", learning_rate=0.1, slots=(0.1,))
+"""A rule without the number that it needs."""
+
 # -- shards
 
 
@@ -151,6 +154,23 @@ def test_create_is_idempotent_and_refuses_other_variable_with_same_id() -> None:
         store.create(make_spec(name="other"), 0)
 
 
+def test_shards_begin_with_first_version_of_their_store() -> None:
+    """So no version that a client knows from before a restart is taken for that of new values."""
+    store, spec = Store(first_version=7), make_spec(cuts=(4,))
+    assert store.create(spec, 0).version == 7
+    assert store.create(spec, 1, ones(6)).version == 7
+
+
+def test_slots_are_made_for_all_shards_if_rule_is_complete() -> None:
+    store, spec = Store(), make_spec(cuts=(4,))
+    shards = [store.create(spec, index) for index in range(2)]
+    with pytest.raises(InvalidArgumentError, match="missing: epsilon"):
+        store.make_slots(shards, LACKING)
+    assert [shard.slots for shard in shards] == [0, 0]
+    assert store.make_slots(shards, ADAGRAD) == 0
+    assert [shard.slots for shard in shards] == [1, 1]
+
+
 def test_missing_shard_error_names_shard_and_variable() -> None:
     with pytest.raises(NotFoundError, match="shard 2 of variable 9"):
         Store().shard(9, 2)
@@ -238,6 +258,5 @@ def test_quiet_waits_for_changes_in_progress_and_blocks_new_ones() -> None:
 
 
 def test_optimizer_rule_with_missing_parameters_is_refused() -> None:
-    lacking = OptimizerSpec(name="adagrad", learning_rate=0.1, slots=(0.1,))
     with pytest.raises(InvalidArgumentError, match="needs epsilon; missing: epsilon"):
-        Shard(make_spec(), 0).check_rule(lacking)
+        Shard(make_spec(), 0).check_rule(LACKING)

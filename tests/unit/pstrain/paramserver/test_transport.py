@@ -163,6 +163,15 @@ def test_pushed_gradients_are_rounded_and_applied_in_float32(server: Server) -> 
     np.testing.assert_array_equal(server.values(BIAS), of_bias)
 
 
+def test_gradients_of_whole_shards_are_applied_to_their_rows(server: Server) -> None:
+    gradient, made = normal(40, 17), Push(transport.FLOAT32)
+    for index, (start, stop) in enumerate([(0, 11), (11, 30), (30, 40)]):
+        made.add(TABLE, index, None, gradient[start:stop])
+    expected = server.values(TABLE) - np.float32(0.5) * gradient
+    server.ask(*made.message(optimizer=SGD.text, owner=None, iterations=None))
+    np.testing.assert_array_equal(server.values(TABLE), expected)
+
+
 @pytest.mark.parametrize("optimizer", [ADAGRAD, ADAM], ids=["per value", "per value and row"])
 def test_optimizer_slots_follow_rounded_gradients(server: Server, optimizer: OptimizerSpec) -> None:
     table, bias, other = normal(5, 17), normal(1, 9), Server()

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
+from pstrain.paramserver.messages import LateBody, body_arrays
 from pstrain.trainer.outgoing import Answers, Pulls
-from pstrain.trainer.staging import ClosureRun
+from pstrain.trainer.staging import ClosureRun, one_message
 from pstrain.trainer.turns import Turns
 from pstrain.vocabulary import StepToken
 
@@ -68,9 +71,54 @@ def test_pull_carries_commit_only_for_uncommitted_changes_it_would_miss() -> Non
     run.add(0, {}, None)
     run.touch([1])
     run.read_with([2], pulls)
+    assert commits.made == [("held", pulls)]
     run.read_with([2, 1], pulls)
     run.read_with([1], pulls)
     assert commits.made == [("held", pulls), ("part", pulls)]
+
+
+def test_read_without_own_or_held_changes_commits_nothing() -> None:
+    assert run_after(0).read_with([1], {0: ({"kind": "pull"}, None)}) == {}
+
+
+def test_only_end_of_own_data_is_met_without_effect() -> None:
+    run = run_after(0)
+    assert not run.only_met_end(StopIteration())
+    run.has_met_end = True
+    assert run.only_met_end(StopIteration())
+    assert not run.only_met_end(ValueError())
+    run.has_taken = True
+    assert not run.only_met_end(StopIteration())
+
+
+def test_kept_elements_are_given_back_once_the_last_first() -> None:
+    class Origin:
+        def __init__(self) -> None:
+            self.back: list[Any] = []
+
+        def give_back(self, element: Any) -> None:
+            self.back.append(element)
+
+    run, origin = run_after(0), Origin()
+    for element in "ab":
+        run.keep(origin, element)
+    for _ in range(2):
+        run.give_back()
+        assert origin.back == ["b", "a"]
+
+
+def test_changes_in_one_message_share_a_body() -> None:
+    def sent(*bodies: LateBody | None) -> list[list[float]]:
+        headers, body = one_message([({"number": n}, each) for n, each in enumerate(bodies)])
+        assert headers == [{"number": n} for n in range(len(bodies))]
+        if body is None:
+            return []
+        return [array.tolist() for array in body_arrays(body.to_buffer(), body.parts)]
+
+    first, second = (LateBody.of([np.full(n, n, np.float32)]) for n in (1, 2))
+    assert sent(None) == []
+    assert sent(None, first) == [[1.0]]
+    assert sent(first, None, second) == [[1.0], [2.0, 2.0]]
 
 
 def test_plain_read_commits_held_part_first() -> None:

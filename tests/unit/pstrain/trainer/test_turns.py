@@ -107,6 +107,12 @@ def test_runs_with_interleaved_elements_commit_together(trainer: Trainer) -> Non
     assert trainer.commit("a", "b") == [3]
 
 
+def test_group_is_in_order_of_first_elements(trainer: Trainer) -> None:
+    trainer.take("a", "b", "b", "a")
+    trainer.change("a", "b")
+    assert trainer.group("a", "b") == ["a", "b"]
+
+
 def test_each_source_has_separate_commit_order(trainer: Trainer) -> None:
     trainer.take("a", source=0)
     trainer.take("b", source=1)
@@ -118,6 +124,7 @@ def test_sources_without_open_tickets_are_forgotten(trainer: Trainer) -> None:
     for source in range(3):
         trainer.take("a", source=source)
         trainer.commit("a")
+        assert not trainer.turns._waiting
     trainer.take("b", source=3)
     trainer.turns.withdraw(trainer.run("b").tickets)
     assert not trainer.turns._waiting
@@ -146,6 +153,24 @@ def test_sent_end_blocks_later_changes_but_not_later_ends(trainer: Trainer) -> N
     assert trainer.group("c") == ["c"]
 
 
+def test_sent_end_blocks_group_of_which_only_one_run_has_changes(trainer: Trainer) -> None:
+    trainer.take("a", "b", "c", "b", "c")
+    trainer.change("c")
+    for ticket in trainer.run("a").tickets:
+        ticket.phase = Phase.SENT
+    assert trainer.group("b", "c") is None
+
+
+def test_run_waits_for_part_that_is_being_committed(trainer: Trainer) -> None:
+    trainer.take("a", "b")
+    trainer.change("b")
+    part = trainer.run("a").tickets
+    trainer.run("a").next_part()
+    assert trainer.group("b", "a") is None
+    trainer.turns.finish(part)
+    assert trainer.group("b", "a") == ["b"]
+
+
 def test_failed_closure_does_not_block_commit_order(trainer: Trainer) -> None:
     trainer.take("a", "b")
     trainer.change("a", "b")
@@ -161,6 +186,9 @@ def test_last_receipts_returns_latest_receipt_of_each_source(trainer: Trainer) -
     trainer.change("a")
     found = [receipt.marks()[0]["number"] for receipt in last_receipts(trainer.run("a").tickets)]
     assert found == [1, 0]
+    trainer.take("b", "c", "b", source=2)
+    tickets = [ticket for name in "bc" for ticket in trainer.run(name).tickets]
+    assert [receipt.marks()[0]["number"] for receipt in last_receipts(tickets)] == [2]
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcd"), st.booleans()), max_size=40))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import threading
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
@@ -14,7 +15,7 @@ import pytest
 from pstrain import results
 from pstrain.errors import CancelledError, InvalidArgumentError, UnavailableError
 from pstrain.paramserver.commits import NOTES_MAX_BYTES
-from pstrain.trainer import committing
+from pstrain.trainer import committing, decisions
 from pstrain.trainer.committing import HELD_S, Committer
 from pstrain.trainer.outgoing import Answer, Answers, Message, Pulls
 from pstrain.trainer.result_queue import HOLD_MAX_S
@@ -24,6 +25,7 @@ from pstrain.vocabulary import StepToken
 from pstrain.wire import trainer_pb2 as pb
 
 VARIABLE = 1
+MARK = {"reader": "r", "marks": []}
 PULLS: Pulls = {ps: ({"kind": "pull", "ps": ps}, None) for ps in range(2)}
 
 
@@ -66,7 +68,7 @@ class Receipt:
         self._trainer.acknowledged += 1
 
     def marks(self) -> list[dict[str, Any]]:
-        return []
+        return [MARK]
 
 
 class Trainer:
@@ -76,6 +78,7 @@ class Trainer:
         self.servers = Servers()
         self.acknowledged = 0
         self.sent: list[tuple[int, str | None]] = []
+        self.results: list[pb.ClosureResult] = []
         self.lost: list[Exception] = []
         parameters: Any = self.servers
         self.committer = Committer(parameters, "t", self._send, self.lost.append, self._fail)
@@ -93,6 +96,8 @@ class Trainer:
         return self.committer.end(run, pb.ClosureResult(id=run.token.closure, value=b"1"))
 
     def _send(self, results: list[pb.ClosureResult]) -> None:
+        assert results, "a message tells of no closure"
+        self.results += results
         self.sent += [(result.id, result.WhichOneof("outcome")) for result in results]
 
     @staticmethod
@@ -142,6 +147,70 @@ def test_pull_within_closure_is_joined_to_decide_of_its_changes(trainer: Trainer
     assert (trainer.servers.asked, trainer.sent) == (["decide pull 0"], [])
     assert trainer.end(run) is None
     assert trainer.sent == [(2, "value")]
+
+
+def test_decision_names_part_and_counts_parts_without_elements(trainer: Trainer) -> None:
+    run = trainer.run(2)
+    for takes in (False, True):
+        if takes:
+            trainer.take(run)
+        run.add(0, {"kind": "push"}, None)
+        run.before_take()
+    held = trainer.end(run, 0)
+    assert held is not None
+    trainer.committer.flush(held)
+    assert trainer.servers.entries == [
+        [2, 0, 0, None, 1],
+        [2, 0, 1, None, 1],
+        [2, 0, 2, {"value": base64.b64encode(b"1").decode()}, 2],
+    ]
+
+
+def test_parts_that_an_earlier_run_committed_are_not_committed_again(trainer: Trainer) -> None:
+    run = trainer.committer.new_run(StepToken("s", 2, 1), 1)
+    for _ in range(2):
+        run.add(0, {"kind": "push"}, None)
+        run.touch([VARIABLE])
+        run.before_read([VARIABLE])
+    assert trainer.servers.entries == [[2, 1, 1, None, 2]]
+    whole = trainer.committer.new_run(StepToken("s", 3, 1), 1)
+    assert trainer.end(whole, 0) is None
+    assert trainer.sent == [(3, "value")]
+    assert len(trainer.servers.asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("result", "outcome"),
+    [
+        (None, None),
+        ({"value": b"1"}, {"value": "MQ=="}),
+        ({"value": b"123" * 5}, {"value": "MTIzMTIzMTIzMTIzMTIz"}),
+        ({"value": b"1" * 16}, {"bytes": 16}),
+        ({"error_json": "no"}, {"error": "no"}),
+        ({"error_json": "no", "met_end": True}, {"error": "no", "met_end": True}),
+    ],
+)
+def test_decision_has_outcome_of_closure_or_size_of_large_value(
+    result: dict[str, Any] | None, outcome: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decisions, "OUTCOME_MAX_BYTES", 15)
+    made = None if result is None else pb.ClosureResult(**result)
+    run = ClosureRun(StepToken("s", 2, 0), Trainer().committer)
+    member: Any = SimpleNamespace(run=run, result=made, note=None)
+    assert decisions.decision({}, [member], [])["entries"] == [[2, 0, 0, outcome, 1]]
+
+
+def test_end_without_changes_is_decided_by_its_arrival(trainer: Trainer) -> None:
+    first, second = trainer.run(2), trainer.run(3)
+    for run in (first, second):
+        trainer.take(run)
+    for run in (first, second):
+        assert trainer.end(run) is None
+    assert trainer.servers.asked == []
+    told = [(each.id, each.needs_settling, json.loads(each.rows_json)) for each in trainer.results]
+    assert told == [(2, True, [MARK]), (3, True, [MARK])]
+    trainer.committer.settle([2])
+    assert trainer.acknowledged == 1
 
 
 def test_notes_are_sent_with_decided_part_unless_closure_ends(trainer: Trainer) -> None:
@@ -317,6 +386,15 @@ def test_failed_check_of_refused_group_leaves_it_to_coordinator(
     assert (len(trainer.lost), trainer.sent) == (1, [])
 
 
+def test_group_with_unknown_commit_outcome_is_not_checked(trainer: Trainer) -> None:
+    held = [trainer.end(run, 0) for run in _interleaved(trainer)]
+    trainer.servers.refuse = {"decide": UnavailableError("gone")}
+    assert held[0] is not None
+    with pytest.raises(CancelledError, match="left to the coordinator"):
+        trainer.committer.flush(held[0])
+    assert (trainer.servers.asked, trainer.sent) == (["decide 0"], [])
+
+
 @pytest.mark.parametrize("kind", ["prepare", "decide", "commit"])
 def test_unknown_commit_outcome_stops_committer_and_is_left_to_coordinator(
     trainer: Trainer, kind: str
@@ -327,6 +405,7 @@ def test_unknown_commit_outcome_stops_committer_and_is_left_to_coordinator(
     with pytest.raises(CancelledError, match="left to the coordinator"):
         trainer.run(4, held).read_with([], PULLS)
     assert [str(error) for error in trainer.lost] == ["gone"]
+    assert not [what for what in trainer.servers.asked if what.startswith("abort")]
     trainer.servers.refuse = {}
     asked = list(trainer.servers.asked)
     assert other is not None
