@@ -21,12 +21,15 @@ def _lasting() -> Iterator[ps.LocalCluster]:
 
 
 @pytest.fixture(scope="module")
-def cluster(_lasting: ps.LocalCluster) -> ps.LocalCluster:
-    """Returns a cluster of two trainers, two servers and a data worker, for one module at a time.
+def cluster(_lasting: ps.LocalCluster) -> Iterator[ps.LocalCluster]:
+    """Yields a cluster of two trainers, two servers and a data worker, for one module at a time.
 
-    What was made for earlier modules may still be on it.
+    Variables and jobs of earlier modules may still be on it; their coordinators are closed.
     """
-    return _whole(_lasting)
+    yield _whole(_lasting)
+    for strategy in list(_lasting._strategies):
+        if strategy.coordinator is not None:
+            strategy.coordinator.close()
 
 
 @pytest.fixture(scope="session")
