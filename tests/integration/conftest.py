@@ -1,4 +1,9 @@
-"""A training cluster whose processes tests may kill: one for a module, whole for each test."""
+"""Training clusters that modules share: one that their tests leave whole, and one to be harmed.
+
+A process of the tests starts each at most once: its servers take longer to start, and to load their
+kernels, than most modules need. Invariant: both are whole when a module, or a test that may harm,
+gets them.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +14,25 @@ import pytest
 import pstrain as ps
 
 
+@pytest.fixture(scope="session")
+def _lasting() -> Iterator[ps.LocalCluster]:
+    with ps.LocalCluster(workers=2, ps=2, data_workers=1) as cluster:
+        yield cluster
+
+
 @pytest.fixture(scope="module")
+def cluster(_lasting: ps.LocalCluster) -> Iterator[ps.LocalCluster]:
+    """Yields a cluster of two trainers, two servers and a data worker, for one module at a time.
+
+    Variables and jobs of earlier modules may still be on it; their coordinators are closed.
+    """
+    yield _whole(_lasting)
+    for strategy in list(_lasting._strategies):
+        if strategy.coordinator is not None:
+            strategy.coordinator.close()
+
+
+@pytest.fixture(scope="session")
 def _fragile() -> Iterator[ps.LocalCluster]:
     with ps.LocalCluster(workers=2, ps=1, data_workers=0) as cluster:
         yield cluster
@@ -17,8 +40,13 @@ def _fragile() -> Iterator[ps.LocalCluster]:
 
 @pytest.fixture
 def breakable(_fragile: ps.LocalCluster) -> ps.LocalCluster:
-    """Returns a cluster that tests may harm; starts again what an earlier test has killed."""
-    for task in _fragile.status():
+    """Returns a cluster that tests may harm."""
+    return _whole(_fragile)
+
+
+def _whole(cluster: ps.LocalCluster) -> ps.LocalCluster:
+    """Starts again what an earlier test has killed."""
+    for task in cluster.status():
         if not task["alive"]:
-            _fragile.restart(task["role"], task["index"])
-    return _fragile
+            cluster.restart(task["role"], task["index"])
+    return cluster

@@ -36,7 +36,7 @@ def test_peer_that_exits_early_is_reported_with_its_log():
 
 
 def test_silent_peer_is_given_up_at_the_deadline():
-    with children.Children(2) as group:
+    with children.Children(0.2) as group:
         child = group.start("http.server", ["0", "--bind", "127.0.0.1"])
         with pytest.raises(children.PeerError, match="deadline"):
             child.line()

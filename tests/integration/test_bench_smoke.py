@@ -137,8 +137,9 @@ def test_plots_without_matplotlib_name_the_missing_extra(
 
 
 def test_stream_reads_arrow_files(capsys: pytest.CaptureFixture[str]):
-    stream.main(["--smoke", "--workers", "0", "1", "--format", "ipc", "--alone", "blocks"])
-    _, *_by_hand, served, _own, _, _ = _lines(capsys)
+    options = ["--workers", "0", "1", "--no-own-worker", "--alone", "blocks"]
+    stream.main(["--smoke", "--format", "ipc", *options])
+    _, *_by_hand, served, _ratio = _lines(capsys)
     assert served["format"] == "ipc"
     assert served["rows"] > 0
 

@@ -13,12 +13,6 @@ from pstrain.errors import CancelledError, DeadlineExceededError, InvalidArgumen
 from tests.integration.test_coordinator import DEADLINE_S, wait_for, wait_until
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[ps.LocalCluster]:
-    with ps.LocalCluster(workers=2, ps=2, data_workers=0) as cluster:
-        yield cluster
-
-
 class Program:
     """A coordinator, a variable on both servers, and a step that adds 1 to it."""
 

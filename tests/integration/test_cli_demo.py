@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 
+import numpy as np
 import psutil
 import pyarrow.parquet as pq
 import pytest
@@ -18,7 +19,6 @@ from pstrain.__main__ import main
 from pstrain.demo import flights
 
 DEADLINE_S = 240
-FEW = 4_096
 
 
 def command(folder: pathlib.Path, *options: str) -> list[str]:
@@ -32,12 +32,31 @@ def matplotlib_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -
     monkeypatch.setenv("MPLCONFIGDIR", str(tmp_path / "matplotlib"))
 
 
+@pytest.fixture(scope="module")
+def all_flights(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    folder = tmp_path_factory.mktemp("flights")
+    flights.prepare(folder)
+    return folder
+
+
+def some_of(folder: pathlib.Path, target: pathlib.Path, one_in: int) -> None:
+    """Makes the demo's data folder with every ``one_in``-th flight of each file."""
+    (target / "data").mkdir()
+    for path in folder.glob("*.parquet"):
+        table = pq.read_table(path)
+        some = table.take(np.arange(0, len(table), one_in))
+        pq.write_table(some, target / "data" / path.name)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(DEADLINE_S + 10)
 @pytest.mark.usefixtures("matplotlib_folder")
-def test_demo_learns_and_ends_with_one_line_of_json(tmp_path: pathlib.Path) -> None:
+def test_demo_learns_and_ends_with_one_line_of_json(
+    all_flights: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    some_of(all_flights, tmp_path, one_in=8)
     done = subprocess.run(
-        command(tmp_path, "--epochs", "2"),
+        command(tmp_path, "--epochs", "2", "--batch-size", "128"),
         capture_output=True, text=True, timeout=DEADLINE_S, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]
@@ -52,7 +71,7 @@ def test_demo_learns_and_ends_with_one_line_of_json(tmp_path: pathlib.Path) -> N
         "rows_test",
         "checkpoint",
     }
-    assert (result["rows_train"], result["rows_test"]) == (262_242, 65_104)
+    assert (result["rows_train"], result["rows_test"]) == (32_783, 8_138)
     assert result["test_auc"] >= 0.72
     assert 0.3 < result["test_logloss"] < 0.5
     assert pathlib.Path(result["checkpoint"]).is_dir()
@@ -89,11 +108,11 @@ def test_demo_names_damaged_file_of_flights(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("matplotlib_folder")
-def test_interrupted_demo_ends_every_process(tmp_path: pathlib.Path) -> None:
+def test_interrupted_demo_ends_every_process(
+    all_flights: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
     # With few flights, model.fit starts sooner.
-    flights.prepare(tmp_path / "data")
-    for path in (tmp_path / "data").glob("*.parquet"):
-        pq.write_table(pq.read_table(path).slice(0, FEW), path)
+    some_of(all_flights, tmp_path, one_in=64)
     with subprocess.Popen(
         command(tmp_path, "--epochs", "5000", "--no-plot", "--workers", "1", "--ps", "1"),
         stdout=subprocess.PIPE,

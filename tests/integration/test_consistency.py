@@ -22,12 +22,6 @@ DEADLINE_S = 60.0
 ROWS, BATCH = 512, 16
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[ps.LocalCluster]:
-    with ps.LocalCluster(workers=2, ps=2, data_workers=0) as cluster:
-        yield cluster
-
-
 def data(rows: int = ROWS) -> ds.Dataset:
     chance = np.random.default_rng(3)
     ids = chance.integers(0, 40, rows)

@@ -36,12 +36,6 @@ DEADLINE_S = 60.0
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[ps.LocalCluster]:
-    with ps.LocalCluster(workers=2, ps=2, data_workers=0) as cluster:
-        yield cluster
-
-
-@pytest.fixture(scope="module")
 def coordinator(cluster: ps.LocalCluster) -> Iterator[ps.ClusterCoordinator]:
     coordinator = ps.ClusterCoordinator(ps.ParameterServerStrategy(cluster.resolver))
     wait_until(lambda: coordinator.live_trainers() == {0, 1}, "both trainers")

@@ -8,11 +8,9 @@ import pathlib
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import pytest
 
 import dataservice as ds
 import pstrain as ps
@@ -21,12 +19,6 @@ from tests.programs import said_by
 
 PROGRAM = pathlib.Path(__file__).parent / "programs" / "custom_loop.py"
 DEADLINE_S = 90.0
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[ps.LocalCluster]:
-    with ps.LocalCluster(workers=2, ps=2, data_workers=1) as cluster:
-        yield cluster
 
 
 def register(service: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pathlib
 from typing import Any
 
 import numpy as np
@@ -50,89 +49,85 @@ def exact(logs: dict[str, float]) -> dict[str, float]:
 
 
 def test_evaluate_and_predict_are_exact_although_a_trainer_is_killed(
-    tmp_path: pathlib.Path,
+    cluster: ps.LocalCluster,
 ) -> None:
     columns = clicks()
     data = ds.Dataset.from_numpy(columns).batch(100)
-    with ps.LocalCluster(workers=2, ps=2, data_workers=0, log_dir=tmp_path) as cluster:
-        strategy = ps.ParameterServerStrategy(cluster.resolver)
-        with strategy.scope():
-            model: Any = ps.models.WideDeep(SCHEMA, dim=4, hidden=(8,))
-            weighted = [ps.metrics.AUC("weighted"), "precision", "log_loss"]
-            by_user = ps.metrics.NDCG(5, group="user"), ps.metrics.GAUC(group="user")
-            weighted.append(ps.metrics.GAUC(group="user", name="weighted_gauc"))
-            model.compile(
-                "adagrad", metrics=[ps.metrics.AUC(), *by_user], weighted_metrics=weighted
-            )
-        model.fit(data, steps_per_epoch=50, verbose=0)
-        # A trainer that is killed before it has joined would not count as lost.
-        coordinator = ps.ClusterCoordinator(strategy)
-        wait_until(lambda: coordinator.live_trainers() == {0, 1}, "both trainers")
-        options: dict[str, Any] = {"verbose": 0, "sample_weight": "weight"}
-        here = model.evaluate(data, distributed=False, **options)
-        assert here["examples"] == ROWS
-        kill = KillAndRestartTrainer(cluster)
-        there = model.evaluate(data, steps_per_execution=4, callbacks=[kill], **options)
-        assert kill.calls == 75
-        # Whether it held closures when it died is chance; that it counts as lost is not.
-        wait_until(lambda: coordinator.stats()["losses"] > 0, "the loss to be counted")
-        assert exact(there) == exact(here)
-        assert there["weighted"] != there["auc"]
-        assert there["weighted_gauc"] != there["gauc"]
-        # A call of 150 steps ends before: it collects as many rows for metrics as its report holds.
-        kill = KillAndRestartTrainer(cluster, kill_at=1, restart_at=2)
-        long = model.evaluate(data, steps_per_execution=150, callbacks=[kill], **options)
-        assert exact(long) == exact(here)
-        assert kill.calls > 300 / 150
-        part = model.evaluate(data, steps=10, steps_per_execution=4, **options)
-        assert exact(part) == exact(
-            model.evaluate({n: c[:1000] for n, c in columns.items()}, batch_size=100, **options)
-        )
+    strategy = ps.ParameterServerStrategy(cluster.resolver)
+    with strategy.scope():
+        model: Any = ps.models.WideDeep(SCHEMA, dim=4, hidden=(8,))
+        weighted = [ps.metrics.AUC("weighted"), "precision", "log_loss"]
+        by_user = ps.metrics.NDCG(5, group="user"), ps.metrics.GAUC(group="user")
+        weighted.append(ps.metrics.GAUC(group="user", name="weighted_gauc"))
+        model.compile("adagrad", metrics=[ps.metrics.AUC(), *by_user], weighted_metrics=weighted)
+    model.fit(data, steps_per_epoch=50, verbose=0)
+    # A trainer that is killed before it has joined would not count as lost.
+    coordinator = ps.ClusterCoordinator(strategy)
+    wait_until(lambda: coordinator.live_trainers() == {0, 1}, "both trainers")
+    options: dict[str, Any] = {"verbose": 0, "sample_weight": "weight"}
+    here = model.evaluate(data, distributed=False, **options)
+    assert here["examples"] == ROWS
+    kill = KillAndRestartTrainer(cluster)
+    there = model.evaluate(data, steps_per_execution=4, callbacks=[kill], **options)
+    assert kill.calls == 75
+    # Whether it held closures when it died is chance; that it counts as lost is not.
+    wait_until(lambda: coordinator.stats()["losses"] > 0, "the loss to be counted")
+    assert exact(there) == exact(here)
+    assert there["weighted"] != there["auc"]
+    assert there["weighted_gauc"] != there["gauc"]
+    # A call of 150 steps ends before: it collects as many rows for metrics as its report holds.
+    kill = KillAndRestartTrainer(cluster, kill_at=1, restart_at=2)
+    long = model.evaluate(data, steps_per_execution=150, callbacks=[kill], **options)
+    assert exact(long) == exact(here)
+    assert kill.calls > 300 / 150
+    part = model.evaluate(data, steps=10, steps_per_execution=4, **options)
+    assert exact(part) == exact(
+        model.evaluate({n: c[:1000] for n, c in columns.items()}, batch_size=100, **options)
+    )
 
-        expected = model.predict(data, distributed=False)
-        kill = KillAndRestartTrainer(cluster)
-        found = model.predict(data, steps_per_execution=4, callbacks=[kill])
-        assert kill.calls == 75
-        np.testing.assert_array_equal(found, expected)
-        for metric in by_user:
-            metric.update_state(columns["label"], expected, groups=columns["user"])
-            assert metric.result() == here[metric.name]
-        coordinator.close()
+    expected = model.predict(data, distributed=False)
+    kill = KillAndRestartTrainer(cluster)
+    found = model.predict(data, steps_per_execution=4, callbacks=[kill])
+    assert kill.calls == 75
+    np.testing.assert_array_equal(found, expected)
+    for metric in by_user:
+        metric.update_state(columns["label"], expected, groups=columns["user"])
+        assert metric.result() == here[metric.name]
+    coordinator.close()
 
 
 def test_metrics_by_group_are_exact_over_a_data_service_and_in_a_loop(
-    tmp_path: pathlib.Path,
+    cluster: ps.LocalCluster,
 ) -> None:
     columns = clicks()
     local = ds.Dataset.from_numpy(columns).batch(100)
-    with ps.LocalCluster(workers=2, ps=1, data_workers=1, log_dir=tmp_path) as cluster:
-        strategy = ps.ParameterServerStrategy(cluster.resolver)
-        shared = local.distribute(ds.ShardingPolicy.DYNAMIC, cluster.service)
-        with strategy.scope():
-            model: Any = ps.models.WideDeep(SCHEMA, dim=4, hidden=(8,))
-            gauc = ps.metrics.GAUC(group="user")
-            model.compile("adagrad", metrics=[gauc])
-        history = model.fit(local, validation_data=shared, verbose=0).history
-        here = model.evaluate(local, distributed=False, verbose=0)
-        assert history["val_gauc"] == [here["gauc"]]
-        assert "gauc" not in history
+    strategy = ps.ParameterServerStrategy(cluster.resolver)
+    shared = local.distribute(ds.ShardingPolicy.DYNAMIC, cluster.service)
+    with strategy.scope():
+        model: Any = ps.models.WideDeep(SCHEMA, dim=4, hidden=(8,))
+        gauc = ps.metrics.GAUC(group="user")
+        model.compile("adagrad", metrics=[gauc])
+    history = model.fit(local, validation_data=shared, verbose=0).history
+    here = model.evaluate(local, distributed=False, verbose=0)
+    assert history["val_gauc"] == [here["gauc"]]
+    assert "gauc" not in history
 
-        def step(iterator: Any) -> Any:
-            state = gauc.initial_state()
-            for batch in iterator:
-                label, user = batch["label"], batch["user"]
-                state = gauc.update(state, label, model.predict_on_batch(batch), groups=user)
-            return state
+    def step(iterator: Any) -> Any:
+        state = gauc.initial_state()
+        for batch in iterator:
+            label, user = batch["label"], batch["user"]
+            state = gauc.update(state, label, model.predict_on_batch(batch), groups=user)
+        return state
 
-        coordinator = ps.ClusterCoordinator(strategy)
-        iterator = iter(coordinator.create_per_worker_dataset(lambda _: local.take(100)))
-        for trainer in (0, 1):
-            value = coordinator.schedule(step, args=(iterator,), trainer=trainer)
-            gauc.add_state(value.fetch())
-        part = model.evaluate(local.take(100), distributed=False, verbose=0)
-        # Each trainer has evaluated the same rows: an area is the same for rows that occur twice.
-        assert gauc.result() == pytest.approx(part["gauc"], rel=1e-12)
-        coordinator.close()
+    coordinator = ps.ClusterCoordinator(strategy)
+    iterator = iter(coordinator.create_per_worker_dataset(lambda _: local.take(100)))
+    for trainer in (0, 1):
+        value = coordinator.schedule(step, args=(iterator,), trainer=trainer)
+        gauc.add_state(value.fetch())
+    part = model.evaluate(local.take(100), distributed=False, verbose=0)
+    # Each trainer has evaluated the same rows: an area is the same for rows that occur twice.
+    assert gauc.result() == pytest.approx(part["gauc"], rel=1e-12)
+    coordinator.close()
 
 
 def test_distributed_evaluate_of_single_process_model_is_refused() -> None:

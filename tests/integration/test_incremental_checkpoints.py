@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Iterator
 
 import numpy as np
-import pytest
 
 import pstrain as ps
 from pstrain.variables.scope import local_parameters
 
 ROWS, WIDTH = 60_000, 8
 CHUNK = 1_000
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[ps.LocalCluster]:
-    with ps.LocalCluster(workers=1, ps=2, data_workers=0) as cluster:
-        yield cluster
 
 
 def model() -> tuple[ps.Variable, ps.Variable]:

@@ -19,12 +19,6 @@ DEADLINE_S = 60.0
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[ps.LocalCluster]:
-    with ps.LocalCluster(workers=2, ps=2, data_workers=1) as cluster:
-        yield cluster
-
-
-@pytest.fixture(scope="module")
 def coordinator(cluster: ps.LocalCluster) -> Iterator[ps.ClusterCoordinator]:
     strategy = ps.ParameterServerStrategy(cluster.resolver, placement="bytes")
     coordinator = ps.ClusterCoordinator(strategy)

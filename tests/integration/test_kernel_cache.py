@@ -102,16 +102,23 @@ def cached(folder: pathlib.Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("is_told", [True, False])
-def test_edit_of_a_called_function_recompiles_its_caller(
+def test_edit_of_a_called_function_recompiles_its_caller_and_removes_the_old_code(
     tmp_path: pathlib.Path, is_told: bool
 ) -> None:
-    """Without ``compile_together`` it is not; if that case fails, Numba has learnt to do so."""
+    """Without ``compile_together`` it does not; if that case fails, Numba has learnt to do so."""
+
+    def saved() -> set[str]:
+        return {path.name for path in tmp_path.rglob("*.nbc")}
+
     (tmp_path / "calling.py").write_text(CALLING)
     (tmp_path / "called.py").write_text(CALLED.format(1))
     assert run(tmp_path, is_told=is_told) == [1, 0]
     assert run(tmp_path, is_told=is_told) == [1, 1]
+    old = saved()
     (tmp_path / "called.py").write_text(CALLED.format(22))
     assert run(tmp_path, is_told=is_told) == ([22, 0] if is_told else [1, 1])
+    assert len(saved()) == len(old) == 2
+    assert bool(saved() & old) is not is_told
 
 
 @pytest.mark.parametrize("is_told", [True, False])
@@ -126,20 +133,6 @@ def test_concurrent_compilations_of_a_function_keep_separate_files(
     assert [process.wait(120) for process in both] == [0, 0]
     hits = said_by(LATER.format(is_told=is_told), tmp_path, env=cache)
     assert int(hits) == (2 if is_told else 1)
-
-
-def test_code_of_changed_source_files_is_removed(tmp_path: pathlib.Path) -> None:
-    def saved() -> set[str]:
-        return {path.name for path in tmp_path.rglob("*.nbc")}
-
-    (tmp_path / "calling.py").write_text(CALLING)
-    (tmp_path / "called.py").write_text(CALLED.format(1))
-    run(tmp_path, is_told=True)
-    old = saved()
-    (tmp_path / "called.py").write_text(CALLED.format(22))
-    run(tmp_path, is_told=True)
-    assert len(saved()) == len(old) == 2
-    assert not saved() & old
 
 
 def test_remove_stale_keeps_code_of_newer_processes(tmp_path: pathlib.Path) -> None:

@@ -21,12 +21,6 @@ CAPACITY = 5_000
 KEYS = np.random.default_rng(0).integers(NO_KEY + 1, 2**63 - 1, 3_000)
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[ps.LocalCluster]:
-    with ps.LocalCluster(workers=2, ps=2, data_workers=0) as cluster:
-        yield cluster
-
-
 def strategy_of(cluster: ps.LocalCluster, shards: int = 2) -> ps.ParameterServerStrategy:
     return ps.ParameterServerStrategy(
         cluster.resolver, variable_partitioner=ps.partitioners.FixedShardsPartitioner(shards)

@@ -39,13 +39,12 @@ class Network(torch.nn.Module):
 
 
 @pytest.fixture(scope="module")
-def strategy() -> Iterator[ps.ParameterServerStrategy]:
-    with ps.LocalCluster(workers=2, ps=2, data_workers=0) as cluster:
-        strategy = ps.ParameterServerStrategy(
-            cluster.resolver, variable_partitioner=ps.partitioners.FixedShardsPartitioner(2)
-        )
-        yield strategy
-        ps.ClusterCoordinator(strategy).close()
+def strategy(cluster: ps.LocalCluster) -> Iterator[ps.ParameterServerStrategy]:
+    strategy = ps.ParameterServerStrategy(
+        cluster.resolver, variable_partitioner=ps.partitioners.FixedShardsPartitioner(2)
+    )
+    yield strategy
+    ps.ClusterCoordinator(strategy).close()
 
 
 def test_fit_trains_a_module_and_its_weights_load_in_one_process(

@@ -30,12 +30,6 @@ SCHEMA = ps.FeatureSchema(dense=["price"], categorical={"page": ps.Category(64)}
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[ps.LocalCluster]:
-    with ps.LocalCluster(workers=2, ps=2, data_workers=1) as cluster:
-        yield cluster
-
-
-@pytest.fixture(scope="module")
 def strategy(cluster: ps.LocalCluster) -> Iterator[ps.ParameterServerStrategy]:
     strategy = ps.ParameterServerStrategy(
         cluster.resolver, variable_partitioner=ps.partitioners.FixedShardsPartitioner(2)

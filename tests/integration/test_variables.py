@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import tracemalloc
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -20,12 +19,6 @@ from pstrain.variables.scope import local_parameters
 DEADLINE_S = 60.0
 ROWS, WIDTH = 400_000, 16
 TABLE_BYTES = ROWS * WIDTH * 4
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[ps.LocalCluster]:
-    with ps.LocalCluster(workers=2, ps=2, data_workers=0) as cluster:
-        yield cluster
 
 
 @pytest.fixture(scope="module")

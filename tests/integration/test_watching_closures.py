@@ -15,12 +15,11 @@ from tests.integration.test_coordinator import DEADLINE_S, wait_for, wait_until
 
 
 @pytest.fixture(scope="module")
-def coordinator() -> Iterator[ps.ClusterCoordinator]:
-    with ps.LocalCluster(workers=2, ps=1, data_workers=0) as cluster:
-        coordinator = ps.ClusterCoordinator(ps.ParameterServerStrategy(cluster.resolver))
-        wait_until(lambda: coordinator.live_trainers() == {0, 1}, "both trainers")
-        yield coordinator
-        coordinator.close()
+def coordinator(cluster: ps.LocalCluster) -> Iterator[ps.ClusterCoordinator]:
+    coordinator = ps.ClusterCoordinator(ps.ParameterServerStrategy(cluster.resolver))
+    wait_until(lambda: coordinator.live_trainers() == {0, 1}, "both trainers")
+    yield coordinator
+    coordinator.close()
 
 
 def test_join_reports_the_progress_of_closures(

@@ -96,9 +96,10 @@ def test_stop_lets_busy_handler_finish_within_grace(ends: Ends) -> None:
         message = exchange.recv(TIMEOUT_S)
         assert message is not None
         assert message.header == b"done"
+        # Else the server waits for two seconds, so that the client can receive the end.
+        exchange.close()
         stopper.join(TIMEOUT_S)
         assert not stopper.is_alive()
-        exchange.close()
 
 
 def test_stop_gives_up_on_handler_that_ignores_it(
