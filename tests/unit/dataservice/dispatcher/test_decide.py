@@ -10,7 +10,6 @@ from dataservice.dispatcher import decide, leasing, messages, opening
 from dataservice.dispatcher import events as ev
 from dataservice.dispatcher.plans import WindowPlan
 from dataservice.dispatcher.requests import (
-    ALL_WINDOWS,
     Decision,
     LeaseAnswer,
     LeaseWindows,
@@ -28,7 +27,7 @@ from dataservice.errors import (
 )
 from dataservice.ranges import RowMark
 from dataservice.sharding import Split
-from dataservice.vocabulary import ShardingPolicy
+from dataservice.vocabulary import ALL_WINDOWS, ShardingPolicy
 from tests.unit.dataservice.dispatcher.dispatcher_facts import OPEN, apply, opened, plan_of
 
 DATASET = RegisterDataset(plan=b"p", schema=b"s", cardinality=10, compression="AUTO")
