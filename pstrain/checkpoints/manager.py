@@ -177,9 +177,10 @@ class CheckpointManager:
     def _remove_old(self, newest: str) -> None:
         if self._max_to_keep is not None:
             # Compared by name, because one path may be relative and the other absolute.
-            kept = os.path.basename(newest)
-            old = [path for path in self.checkpoints if os.path.basename(path) != kept]
-            for path in old[: max(0, len(old) + 1 - self._max_to_keep)]:
+            kept, present = os.path.basename(newest), self.checkpoints
+            old = [path for path in present if os.path.basename(path) != kept]
+            # Not counted from ``old``: another manager's save may have removed ``newest`` already.
+            for path in old[: max(0, len(present) - self._max_to_keep)]:
                 saved_at_s = manifest.saved_at_s(path)
                 if self._keep_every_s and saved_at_s - self._keep_every_s >= self._preserved_at_s:
                     self._preserved.add(os.path.basename(path))

@@ -79,6 +79,15 @@ def test_concurrent_saves_delete_old_checkpoints_without_errors(
     assert len(list(tmp_path.iterdir())) == 2
 
 
+def test_sweep_for_a_save_that_another_manager_removed_removes_no_more(
+    step: Any, tmp_path: pathlib.Path
+) -> None:
+    manager = CheckpointManager(Checkpoint(step=step), tmp_path, max_to_keep=2)
+    removed = [manager.save(), manager.save(), manager.save()][0]
+    manager._sweep(str(removed))
+    assert _names(manager) == ["ckpt-2", "ckpt-3"]
+
+
 def test_save_ignores_leftovers_removed_by_another_thread(
     step: Any, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
