@@ -19,7 +19,8 @@ ROWS = 100_000
 GROUPS = 10
 COLUMN_BYTES = 8 * ROWS
 PATH = "memory://bytes-read/table.parquet"
-# Reading a footer takes 64 KiB; planning and reading do so a few times, on a busy machine once more.
+# Reading a footer takes 64 KiB; planning and reading do so a few times, on a busy machine once
+# more.
 OVERHEAD = 8 << 16
 
 
