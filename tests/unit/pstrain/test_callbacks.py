@@ -719,7 +719,7 @@ def test_infinite_data_without_steps_is_refused() -> None:
 
 
 def test_data_ending_before_steps_per_epoch_is_warned_about_once() -> None:
-    said = r"ended after 3 steps of epoch 1, with steps_per_epoch=5: .*repeat\(\)"
+    said = r"ended after 3 steps of epoch 2, with steps_per_epoch=5: .*repeat\(\)"
     with pytest.warns(DataServiceWarning, match=said) as warned:
         history = model().fit(data(256), batch_size=32, epochs=4, steps_per_epoch=5, verbose=0)
     assert len(warned) == 1
