@@ -40,13 +40,18 @@ def end_with_program(owner: Owner, end: Callable[[Owner], object]) -> None:
 
 
 def end_all() -> None:
-    """Ends every listed object and removes it from the list."""
+    """Ends every listed object and removes it from the list; an interrupt gives up only one."""
+    interrupt: KeyboardInterrupt | None = None
     for owner, end in reversed(list(_running.items())):
         _running.pop(owner, None)
         try:
             end(owner)
         except Exception:
             logger.exception("%r could not be ended with the program", owner)
+        except KeyboardInterrupt as error:
+            interrupt = error
+    if interrupt is not None:
+        raise interrupt
 
 
 def _forget() -> None:
