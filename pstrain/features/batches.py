@@ -29,16 +29,17 @@ def flat_column(values: Any) -> pa.Array:
     """Returns the values of a list or an array of any shape as one column, of type null if none.
 
     What pandas has for missing values becomes null. InvalidArgumentError for values of several
-    types.
+    types, or integers beyond 64 bits.
     """
     flat = np.asarray(values).reshape(-1)
     if len(flat) and flat.dtype.kind not in "OUST":
         return from_numbers(np.ascontiguousarray(flat))
     try:
         return pa.array(flat.tolist(), from_pandas=True)
-    except pa.ArrowException as error:
+    except (pa.ArrowException, OverflowError) as error:
         raise InvalidArgumentError(
-            f"values are all strings or all integers, got several types: {error}"
+            "values are all strings or all integers of 64 bits, got larger ones or several types: "
+            f"{error}"
         ) from error
 
 
