@@ -31,6 +31,10 @@ def flat_column(values: Any) -> pa.Array:
     What pandas has for missing values becomes null. InvalidArgumentError for values of several
     types, or integers beyond 64 bits.
     """
+    if isinstance(values, getattr(sys.modules.get("pandas"), "Series", ())):
+        # NumPy would make floats of its integers if some are missing.
+        column = pa.array(values, from_pandas=True)
+        return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     flat = np.asarray(values).reshape(-1)
     if len(flat) and flat.dtype.kind not in "OUST":
         return from_numbers(np.ascontiguousarray(flat))

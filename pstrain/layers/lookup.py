@@ -158,7 +158,7 @@ class _Lookup:
             inputs = inputs.combine_chunks()
         if isinstance(inputs, pa.Array):
             return self._of_arrow(inputs)
-        array = np.asarray(inputs)
+        array = inputs if hasattr(inputs, "shape") else np.asarray(inputs)
         return self._ids(flat_column(array)).reshape(array.shape)
 
     def _of_arrow(self, inputs: pa.Array) -> pa.Array:

@@ -180,6 +180,10 @@ def test_lookups_take_missing_values_of_pandas() -> None:
     layer.adapt(words)
     assert layer.get_vocabulary() == ["", "[UNK]", "q", "a"]
     assert layer(words).tolist() == [3, 0, 2]
+    assert layer(words.astype("category")).tolist() == [3, 0, 2]
+    large = 2**53 + 1  # which is no float
+    numbers = pd.Series([large, None, 7], dtype="Int64")
+    assert IntegerLookup(vocabulary=[large], mask_token=0)(numbers).tolist() == [2, 0, 1]
     with pytest.raises(InvalidArgumentError, match="several types"):
         layer(["a", 1, None])
 
