@@ -48,10 +48,19 @@ def flat_column(values: Any) -> pa.Array:
 
 
 def as_table(data: Any) -> Any:
-    """Returns a DataFrame or a record batch as a table; returns anything else as it is."""
-    if is_data_frame(data):
+    """Returns a DataFrame or a record batch as a table; returns anything else as it is.
+
+    InvalidArgumentError for a column of a DataFrame that holds values of several types.
+    """
+    if not is_data_frame(data):
+        return pa.Table.from_batches([data]) if isinstance(data, pa.RecordBatch) else data
+    try:
         return pa.Table.from_pandas(data, preserve_index=False)
-    return pa.Table.from_batches([data]) if isinstance(data, pa.RecordBatch) else data
+    except pa.ArrowException as error:
+        why = ": ".join(map(str, reversed(error.args)))
+        raise InvalidArgumentError(
+            f"{why}; a column holds values of one type: convert it by astype(str), or leave it out"
+        ) from error
 
 
 def as_batch(given: Any, names: Collection[str] | None = None) -> pa.RecordBatch:
