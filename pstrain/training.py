@@ -189,7 +189,7 @@ class Loop:
         if is_short and not self._has_warned:
             self._has_warned = True
             warn_of_end(
-                f"epoch {epoch}",
+                f"epoch {epoch + 1}",
                 done,
                 f"steps_per_epoch={expected}",
                 "an epoch ends with its pass over the data, and the next one begins another",

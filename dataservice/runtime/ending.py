@@ -28,7 +28,8 @@ _is_registered = False
 def end_with_program(owner: Owner, end: Callable[[Owner], object]) -> None:
     """Has `end(owner)` called when the program ends, if the owner still exists; newest owner first.
 
-    `end` must be bounded in time, and idempotent, since it may have been called before.
+    `end` must be idempotent, since it may have been called before, and bounded in time, unless
+    something would be lost, as a save that is under way.
     """
     global _is_registered
     with _lock:
@@ -40,13 +41,27 @@ def end_with_program(owner: Owner, end: Callable[[Owner], object]) -> None:
 
 
 def end_all() -> None:
-    """Ends every listed object and removes it from the list."""
-    for owner, end in reversed(list(_running.items())):
-        _running.pop(owner, None)
+    """Ends every listed object and removes it from the list; an interrupt gives up only one."""
+    interrupt: KeyboardInterrupt | None = None
+    while newest := _take_newest():
+        owner, end = newest
         try:
             end(owner)
         except Exception:
             logger.exception("%r could not be ended with the program", owner)
+        except KeyboardInterrupt as error:
+            interrupt = error
+    if interrupt is not None:
+        raise interrupt
+
+
+def _take_newest() -> tuple[Any, Callable[[Any], object]] | None:
+    """Removes and returns the newest object, which another thread may have listed just now."""
+    with _lock:
+        try:
+            return _running.popitem()
+        except KeyError:
+            return None
 
 
 def _forget() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sized
 from typing import Any, TypeVar, cast
 
 from dataservice.errors import InvalidTypeError
@@ -22,8 +22,8 @@ def refuse_arguments(
     """Returns a decorator: the callable ``what`` raises InvalidTypeError for these arguments.
 
     ``remedies``: what to write instead, by argument. ``beyond``: the argument that is reported if
-    there are more positional arguments than the callable takes; ``twice``: if one of them is also
-    given by name, since it was meant for that argument.
+    there are more positional arguments than the callable takes; ``twice``: if a collection among
+    them is in the place of an argument given by name, since it was meant for that argument.
     """
 
     def decorate(function: Called) -> Called:
@@ -33,7 +33,8 @@ def refuse_arguments(
         @functools.wraps(function)
         def call(*args: Any, **arguments: Any) -> Any:
             names = list(arguments) if len(args) <= most else [beyond]
-            if twice and not arguments.keys().isdisjoint(code.co_varnames[: len(args)]):
+            places = zip(code.co_varnames, args, strict=False)
+            if twice and any(n in arguments and isinstance(a, Sized) for n, a in places):
                 names = [twice]
             for name in names:
                 if name in remedies:

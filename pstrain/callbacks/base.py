@@ -2,7 +2,7 @@
 
 Knows nothing of what callbacks do. Invariant: all callbacks run in the training program, one at a
 time, in the order in which they were given; at the end of an epoch, those that save the others'
-states come last.
+states come last, the first of them last of all, since a fit goes back to what that one has saved.
 """
 
 from __future__ import annotations
@@ -246,7 +246,9 @@ class CallbackList:
     def epoch_end(self, epoch: int, logs: Logs) -> None:
         self._last_logs = logs
         # Saved earlier, states would lack this epoch, and a decision to stop after it.
-        for callback in sorted(self._callbacks, key=lambda each: each._saves_states):
+        saving = [callback for callback in self._callbacks if callback._saves_states]
+        others = [callback for callback in self._callbacks if not callback._saves_states]
+        for callback in (*others, *reversed(saving)):
             callback.on_epoch_end(epoch, logs)
 
     def batch_begin(self, batch: int) -> None:

@@ -35,7 +35,8 @@ class Checkpoint(Callback):
     stands among them, so that a saved epoch is one that they have seen.
     Once there is a checkpoint, the loss of a parameter server that is started again (by its
     supervisor) rolls everything back to the newest checkpoint, from which training continues. If a
-    fit has several Checkpoint callbacks, the first one's checkpoints are used. With ``resume``, a
+    fit has several Checkpoint callbacks, the first one's checkpoints are used, and it saves an
+    epoch after the others. With ``resume``, a
     program that was killed and is started again continues the unfinished fit of the newest
     checkpoint in ``directory``. In the V1 form only the chief saves.
     """
@@ -122,7 +123,7 @@ class Checkpoint(Callback):
 
     def on_train_error(self, error: BaseException) -> None:  # noqa: ARG002
         # The next training may be another model's, or with another optimizer.
-        self._manager = None
+        self._unsaved, self._manager = 0, None
 
     def state_dict(self) -> dict[str, Any]:
         return {} if self._monitor is None else {"best": self._monitor.best}

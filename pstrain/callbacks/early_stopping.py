@@ -116,8 +116,7 @@ class EarlyStopping(Callback):
         is_better = self._monitor.improves(value)
         if is_better:
             self.best_epoch = epoch
-        is_improvement = is_better and self._monitor.beats_baseline(value)
-        self._bad_epochs = 0 if is_improvement else self._bad_epochs + 1
+        self._bad_epochs = 0 if self._is_improving(epoch) else self._bad_epochs + 1
         if self._values is not None and (is_better or self._values.path is None):
             self._values.save(best=self._monitor.best, best_epoch=self.best_epoch)
         if self._bad_epochs >= max(1, self._patience):
@@ -125,3 +124,9 @@ class EarlyStopping(Callback):
             self.stopped_epoch = epoch
             if self._verbose:
                 print(f"epoch {epoch + 1}: {self._monitor.name} no longer improves; stopping")
+
+    def _is_improving(self, epoch: int) -> bool:
+        # The best epoch may lie ahead of one that is trained again, as its values are kept.
+        if self._monitor.best is None or epoch > self.best_epoch:
+            return False
+        return self._monitor.beats_baseline(self._monitor.best)

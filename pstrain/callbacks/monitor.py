@@ -52,7 +52,7 @@ class Monitor:
         if self.name not in logs:
             what = f"{whose} watches {self.name!r}; the logs have {sorted(logs)}"
             if self.name.startswith("val_") and not any(log.startswith("val_") for log in logs):
-                what += ", and with fit(..., validation_data=...) those of a validation"
+                what += "; 'val_' names are those of fit(..., validation_data=...)"
             raise InvalidArgumentError(what)
         return float(logs[self.name])
 

@@ -212,7 +212,8 @@ class Progress:
             "program": _PROGRAM,
             "epochs": self._epochs,
             "epoch": self.epoch,
-            "is_over": self.is_complete or self._hooks.stop_training,
+            # A fit that is to stop inside an epoch still has to end that epoch.
+            "is_over": self.is_complete or (self._hooks.stop_training and not self.totals.steps),
             "totals": totals,
             "history": {"epoch": history.epoch, "history": _plain(history.history)},
             "data": self._position(is_begun=totals["steps"] > 0),

@@ -29,24 +29,38 @@ def flat_column(values: Any) -> pa.Array:
     """Returns the values of a list or an array of any shape as one column, of type null if none.
 
     What pandas has for missing values becomes null. InvalidArgumentError for values of several
-    types.
+    types, or integers beyond 64 bits.
     """
+    if isinstance(values, getattr(sys.modules.get("pandas"), "Series", ())):
+        # NumPy would make floats of its integers if some are missing.
+        column = pa.array(values, from_pandas=True)
+        return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     flat = np.asarray(values).reshape(-1)
     if len(flat) and flat.dtype.kind not in "OUST":
         return from_numbers(np.ascontiguousarray(flat))
     try:
         return pa.array(flat.tolist(), from_pandas=True)
-    except pa.ArrowException as error:
+    except (pa.ArrowException, OverflowError) as error:
         raise InvalidArgumentError(
-            f"values are all strings or all integers, got several types: {error}"
+            "values are all strings or all integers of 64 bits, got larger ones or several types: "
+            f"{error}"
         ) from error
 
 
 def as_table(data: Any) -> Any:
-    """Returns a DataFrame or a record batch as a table; returns anything else as it is."""
-    if is_data_frame(data):
+    """Returns a DataFrame or a record batch as a table; returns anything else as it is.
+
+    InvalidArgumentError for a column of a DataFrame that holds values of several types.
+    """
+    if not is_data_frame(data):
+        return pa.Table.from_batches([data]) if isinstance(data, pa.RecordBatch) else data
+    try:
         return pa.Table.from_pandas(data, preserve_index=False)
-    return pa.Table.from_batches([data]) if isinstance(data, pa.RecordBatch) else data
+    except pa.ArrowException as error:
+        why = ": ".join(map(str, reversed(error.args)))
+        raise InvalidArgumentError(
+            f"{why}; a column holds values of one type: convert it by astype(str), or leave it out"
+        ) from error
 
 
 def as_batch(given: Any, names: Collection[str] | None = None) -> pa.RecordBatch:

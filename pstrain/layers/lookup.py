@@ -130,7 +130,7 @@ class _Lookup:
     def _typed(self, tokens: Sequence[Any], given: pa.DataType | None = None) -> pa.Array:
         try:
             return pa.array(tokens, given or self.arrow_type).cast(self.arrow_type)
-        except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError) as error:
+        except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, OverflowError) as error:
             raise InvalidArgumentError(f"tokens of a {self.kind}: {error}") from error
 
     def get_vocabulary(self, include_special_tokens: bool = True) -> list[Any]:
@@ -158,7 +158,7 @@ class _Lookup:
             inputs = inputs.combine_chunks()
         if isinstance(inputs, pa.Array):
             return self._of_arrow(inputs)
-        array = np.asarray(inputs)
+        array = inputs if hasattr(inputs, "shape") else np.asarray(inputs)
         return self._ids(flat_column(array)).reshape(array.shape)
 
     def _of_arrow(self, inputs: pa.Array) -> pa.Array:

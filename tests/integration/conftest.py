@@ -27,9 +27,7 @@ def cluster(_lasting: ps.LocalCluster) -> Iterator[ps.LocalCluster]:
     Variables and jobs of earlier modules may still be on it; their coordinators are closed.
     """
     yield _whole(_lasting)
-    for strategy in list(_lasting._strategies):
-        if strategy.coordinator is not None:
-            strategy.coordinator.close()
+    _close_coordinators(_lasting)
 
 
 @pytest.fixture(scope="session")
@@ -39,14 +37,21 @@ def _fragile() -> Iterator[ps.LocalCluster]:
 
 
 @pytest.fixture
-def breakable(_fragile: ps.LocalCluster) -> ps.LocalCluster:
-    """Returns a cluster that tests may harm."""
-    return _whole(_fragile)
+def breakable(_fragile: ps.LocalCluster) -> Iterator[ps.LocalCluster]:
+    """Yields a cluster that tests may harm."""
+    yield _whole(_fragile)
+    _close_coordinators(_fragile)
 
 
 def _whole(cluster: ps.LocalCluster) -> ps.LocalCluster:
-    """Starts again what an earlier test has killed."""
+    """Starts again what an earlier test has killed, and lets go on what it has frozen."""
     for task in cluster.status():
-        if not task["alive"]:
-            cluster.restart(task["role"], task["index"])
+        change = cluster.resume if task["alive"] else cluster.restart
+        change(task["role"], task["index"])
     return cluster
+
+
+def _close_coordinators(cluster: ps.LocalCluster) -> None:
+    for strategy in list(cluster._strategies):
+        if strategy.coordinator is not None:
+            strategy.coordinator.close()

@@ -218,6 +218,12 @@ def test_invalid_validation_freq_is_refused(freq: Any) -> None:
         model().fit(data(), validation_freq=freq, verbose=0)
 
 
+class InterruptThirdEpoch(ps.callbacks.Callback):
+    def on_epoch_begin(self, epoch: int) -> None:
+        if epoch == 2:
+            raise KeyboardInterrupt
+
+
 class LoggedScores(ps.callbacks.Callback):
     """A callback that logs given scores and records the predictions after each epoch."""
 
@@ -277,6 +283,12 @@ def test_early_stopping_rolled_back_keeps_newest_best_weights(tmp_path: pathlib.
         each.load_state_dict(state)
         newest = {"best": 2.0, "bad_epochs": 0, "best_epoch": 1, "values": str(tmp_path / "best-2")}
         assert each.state_dict() == newest
+        for epoch, score in enumerate([1.0, 2.0]):  # trained again
+            each.on_epoch_end(epoch, {"score": score})
+        assert (each.state_dict(), each.stop_training) == (newest, False)
+        each.on_epoch_end(2, {"score": 1.0})
+        assert each.stop_training
+        each.stop_training = False
         each.on_train_end()
 
 
@@ -438,11 +450,6 @@ def test_csv_logger_has_columns_of_validations_after_the_first_epoch(
 def test_checkpoint_callback_saves_states_of_callbacks_after_it_in_the_list(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Stop(ps.callbacks.Callback):
-        def on_epoch_begin(self, epoch: int) -> None:
-            if epoch == 2:
-                raise KeyboardInterrupt
-
     def fit(*more: ps.callbacks.Callback) -> Any:
         monkeypatch.setattr("pstrain.execution.progress._PROGRAM", str(len(more)))
         before = ps.callbacks.Checkpoint(tmp_path / "saved", asynchronous=False)
@@ -459,10 +466,27 @@ def test_checkpoint_callback_saves_states_of_callbacks_after_it_in_the_list(
             return history.epoch, history.history["learning_rate"], len(list(stream))
 
     with pytest.raises(KeyboardInterrupt):
-        fit(Stop())
+        fit(InterruptThirdEpoch())
     for _ in range(2):  # a fit that was stopped leaves nothing to resume, so the second starts anew
         history = fit()
         assert whole() == ([0, 1, 2, 3], [0.5, 0.5, 0.25, 0.125], 5)
+
+
+def test_checkpoint_that_a_fit_goes_back_to_knows_what_others_have_saved(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fit(*more: ps.callbacks.Callback) -> None:
+        monkeypatch.setattr("pstrain.execution.progress._PROGRAM", str(len(more)))
+        every = ps.callbacks.Checkpoint(tmp_path / "all", asynchronous=False)
+        options: Any = {"save_best_only": True, "max_to_keep": 1, "asynchronous": False}
+        best = ps.callbacks.Checkpoint(tmp_path / "best", monitor="score", mode="max", **options)
+        told = LoggedScores([1.0, 9.0, 2.0])
+        model().fit(data(), 3, callbacks=[told, every, best, *more], verbose=0)
+
+    with pytest.raises(KeyboardInterrupt):
+        fit(InterruptThirdEpoch())
+    fit()
+    assert [path.name for path in (tmp_path / "best").iterdir()] == ["ckpt-2"]
 
 
 def test_callbacks_of_a_failed_fit_serve_the_next_model(tmp_path: pathlib.Path) -> None:
@@ -473,10 +497,11 @@ def test_callbacks_of_a_failed_fit_serve_the_next_model(tmp_path: pathlib.Path) 
     saving = ps.callbacks.Checkpoint(tmp_path / "saved", every_steps=1, asynchronous=False)
     board = ps.callbacks.TensorBoard(tmp_path / "logs")
     with pytest.raises(RuntimeError):
-        model().fit(data(), callbacks=[saving, board, Fail()], verbose=0)
+        model().fit(data(), 1, 1, callbacks=[saving, board, Fail()], verbose=0)
     second = model()
-    second.evaluate(data(), callbacks=[board], verbose=0)
+    second.evaluate(data(), callbacks=[board, saving], verbose=0)
     assert list((tmp_path / "logs" / "validation").iterdir())
+    assert not (tmp_path / "saved").exists()
     second.fit(data(), 3, callbacks=[saving], verbose=0)
     again = model()
     ps.Checkpoint(model=again).restore(saving.last_path)
@@ -508,11 +533,6 @@ def test_checkpoint_callback_saves_every_steps_and_best_only(tmp_path: pathlib.P
 def test_csv_logger_keeps_lines_of_resumed_fit(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Stop(ps.callbacks.Callback):
-        def on_epoch_begin(self, epoch: int) -> None:
-            if epoch == 2:
-                raise KeyboardInterrupt
-
     def fit(*more: ps.callbacks.Callback) -> None:
         log = ps.callbacks.CSVLogger(tmp_path / "log.csv")
         saving = ps.callbacks.Checkpoint(tmp_path / "saved", asynchronous=False)
@@ -525,7 +545,7 @@ def test_csv_logger_keeps_lines_of_resumed_fit(
     for _ in range(2):  # a fit that has ended leaves nothing to resume, so the second starts anew
         with monkeypatch.context() as patch:
             with pytest.raises(KeyboardInterrupt):
-                fit(Stop())
+                fit(InterruptThirdEpoch())
             assert epochs() == ["0", "1"]
             patch.setattr("pstrain.execution.progress._PROGRAM", "another")
             fit()
@@ -699,7 +719,7 @@ def test_infinite_data_without_steps_is_refused() -> None:
 
 
 def test_data_ending_before_steps_per_epoch_is_warned_about_once() -> None:
-    said = r"ended after 3 steps of epoch 1, with steps_per_epoch=5: .*repeat\(\)"
+    said = r"ended after 3 steps of epoch 2, with steps_per_epoch=5: .*repeat\(\)"
     with pytest.warns(DataServiceWarning, match=said) as warned:
         history = model().fit(data(256), batch_size=32, epochs=4, steps_per_epoch=5, verbose=0)
     assert len(warned) == 1

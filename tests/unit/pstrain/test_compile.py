@@ -117,3 +117,5 @@ def test_labels_passed_beside_data_are_refused_with_remedy() -> None:
         model.fit({"x": [1.0], "c": [1]}, [1])  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"takes no argument 'y': labels are a column"):
         model.fit({"x": [1.0], "c": [1]}, [1], epochs=2)  # type: ignore[misc]
+    with pytest.raises(TypeError, match="multiple values for argument 'epochs'"):
+        model.fit({"x": [1.0], "c": [1], "label": [1]}, 1, epochs=2)  # type: ignore[misc]

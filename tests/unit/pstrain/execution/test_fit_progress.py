@@ -245,6 +245,18 @@ def test_rollback_restores_callbacks_and_clears_stop_training() -> None:
     assert calls.stop_training
 
 
+def test_fit_that_stops_inside_an_epoch_is_over_once_the_epoch_has_ended() -> None:
+    progress, _, _, _ = new_progress([stop := ps.callbacks.Callback()])
+    progress.iterator()
+    progress.totals.add(report(2))
+    stop.stop_training = True
+    assert not saved(progress)["is_over"]
+    progress.end_epoch({})
+    assert saved(progress)["is_over"]
+    progress.close_epoch()
+    assert saved(progress)["is_over"]
+
+
 def test_only_unfinished_fits_are_resumed() -> None:
     state = saved(new_progress()[0])
     assert is_unfinished(state, 0)

@@ -208,6 +208,9 @@ def test_data_frame_is_encoded_like_batch() -> None:
     assert ONE_PLAIN.encode(frame).ids.tolist() == ONE_PLAIN.encode({"c": [1, 2]}).ids.tolist()
     assert ONE_PLAIN.adapted(frame).categorical["c"].vocabulary is not None
     assert [*FeatureSchema.of(frame, label=None).categorical] == ["c"], "the index is no feature"
+    for use in (FeatureSchema.of, ONE_PLAIN.encode):
+        with pytest.raises(InvalidArgumentError, match=r"column c .*one type"):
+            use(pandas.DataFrame({"c": ["a", 1]}))
 
 
 def test_unread_entries_of_mapping_need_not_be_columns() -> None:

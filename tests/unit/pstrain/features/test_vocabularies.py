@@ -166,12 +166,24 @@ def test_mask_token_is_told_from_values_that_are_no_int64() -> None:
     assert layer(np.array([True, False])).tolist() == [1, 0]
 
 
+def test_integers_beyond_64_bits_are_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match="64 bits"):
+        IntegerLookup(vocabulary=[4])([2**64, 4])
+    for options in ({"vocabulary": [2**63]}, {"mask_token": -(2**64)}):
+        with pytest.raises(InvalidArgumentError, match="tokens of a IntegerLookup"):
+            IntegerLookup(**options)  # type: ignore[arg-type]
+
+
 def test_lookups_take_missing_values_of_pandas() -> None:
     words = pd.Series(["a", None, "q"])
     layer = StringLookup(mask_token="")
     layer.adapt(words)
     assert layer.get_vocabulary() == ["", "[UNK]", "q", "a"]
     assert layer(words).tolist() == [3, 0, 2]
+    assert layer(words.astype("category")).tolist() == [3, 0, 2]
+    large = 2**53 + 1  # which is no float
+    numbers = pd.Series([large, None, 7], dtype="Int64")
+    assert IntegerLookup(vocabulary=[large], mask_token=0)(numbers).tolist() == [2, 0, 1]
     with pytest.raises(InvalidArgumentError, match="several types"):
         layer(["a", 1, None])
 
