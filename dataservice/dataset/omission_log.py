@@ -93,10 +93,8 @@ class OmissionLog:
         total = self.total()
         if total and not self._is_announced:
             self._is_announced = True
-            logger.warning(
-                "the pass is complete but for %s, such as: %s; stats()['skipped'] has more",
-                total, total.messages[0],
-            )  # fmt: skip
+            message = "the pass is complete but for %s, such as: %s; stats()['skipped'] has more"
+            logger.warning(message, total, total.messages[0])
 
     def announce(self, place: str, message: str) -> None:
         """Logs the first omission at each of the first twenty places; others are only counted."""

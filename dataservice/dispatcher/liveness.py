@@ -24,6 +24,9 @@ class Deadlines(Generic[Key]):
     def __len__(self) -> int:
         return len(self._deadlines) - len(self._dropped)
 
+    def __contains__(self, key: object) -> bool:
+        return key in self._deadlines and key not in self._dropped
+
     def renew(self, key: Key, deadline_s: float) -> None:
         """Lets the key live until `deadline_s`, or until its present deadline if that is later."""
         known_s = self._deadlines.get(key)

@@ -12,6 +12,7 @@ from dataclasses import replace
 from dataservice.dispatcher import opening, shares
 from dataservice.dispatcher.events import DatasetRegistered
 from dataservice.dispatcher.listing_limit import ListingLimit
+from dataservice.dispatcher.owners import OwnerWaits
 from dataservice.dispatcher.plans import WindowPlan
 from dataservice.dispatcher.requests import OpenAnswer, OpenIteration
 from dataservice.dispatcher.soft_state import SoftState
@@ -33,6 +34,7 @@ class OpeningHandlers:
         self,
         store: StateStore,
         soft_state: SoftState,
+        owners: OwnerWaits,
         listing_limit: ListingLimit,
         planner: Planner,
         lister: Lister,
@@ -42,6 +44,7 @@ class OpeningHandlers:
         self._state = store.state
         self._transaction, self._commit = store.transaction, store.commit
         self._soft_state = soft_state
+        self._owners = owners
         self._listing_limit = listing_limit
         self._planner = planner
         self._lister = lister
@@ -69,7 +72,15 @@ class OpeningHandlers:
     def _dataset_to_plan(self, request: OpenIteration) -> DatasetRegistered | None:
         with self._transaction() as transaction:
             transaction.answer_has_facts = False
+            if request.position is not None:
+                self._make_way(request)
             return opening.dataset_to_plan(self._state, request)
+
+    def _make_way(self, request: OpenIteration) -> None:
+        """Ends the waits for owners that keep a repetition from going back to a position."""
+        iteration = opening.find_iteration(self._state, request)
+        if iteration is not None and request.reader_id not in iteration.readers:
+            self._owners.give_way(iteration.job_id)
 
     def _plan(self, dataset: DatasetRegistered, request: OpenIteration) -> WindowPlan | str:
         if request.policy.is_static:

@@ -3,8 +3,9 @@
 A training program knows which rows of a lost reader were used, so the windows of such a reader wait
 for that statement, for a bounded time. Decisions are pure functions; `OwnerWaits` is a part of the
 service that works on its state store. Invariant: the windows of a lost reader that has an owner go
-to other readers after the owner's statement or, with a warning, after the bound. After its
-statement an owner has no readers, and a request to open one that is still in flight is refused.
+to other readers after the owner's statement, once training goes back to a saved position, or, with
+a warning, after the bound. After its statement an owner has no readers, and a request to open one
+that is still in flight is refused.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from dataservice.dispatcher.requests import Decision
 from dataservice.dispatcher.state import DispatcherState
 from dataservice.dispatcher.state_store import StateStore
 from dataservice.ranges import RowMark
-from dataservice.vocabulary import ReaderId
+from dataservice.vocabulary import JobId, ReaderId
 
 logger = logging.getLogger(__name__)
 
@@ -102,6 +103,18 @@ class OwnerWaits:
         for reader_id in lost:
             self._commit(decide.lose_reader(self._state, reader_id))
         return lost
+
+    def give_way(self, job_id: JobId) -> None:
+        """Gives up the readers of a job if all are lost and wait for their owners.
+
+        For training that goes back to a saved position, whatever became of their rows. Runs inside
+        the lock.
+        """
+        iterations = self._state.jobs[job_id].iterations.values()
+        readers = [reader for each in iterations for reader in self._state.iterations[each].readers]
+        if all(reader_id in self._awaited for reader_id in readers):
+            for reader_id in readers:
+                self._commit(decide.lose_reader(self._state, reader_id))
 
     def stop_waiting_for(self, reader_id: ReaderId) -> None:
         """Stops the wait for the owner of a reader that is heard of again. Runs inside the lock."""

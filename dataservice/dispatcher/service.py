@@ -117,13 +117,20 @@ class DispatcherService:
         self._transaction, self._commit = self._store.transaction, self._store.commit
         self._soft_state.restore(self._state, clock())
         self.overview = Overview(self._store, self._soft_state, wall_clock)
+        self.owners = OwnerWaits(self._store, owner_timeout_s)
         self.openings = OpeningHandlers(
-            self._store, self._soft_state, listing_limit, planner, lister, clock, wall_clock
+            self._store,
+            self._soft_state,
+            self.owners,
+            listing_limit,
+            planner,
+            lister,
+            clock,
+            wall_clock,
         )
         self.snapshots = SnapshotHandlers(
             self._store, self._renew_worker, listing_limit, snapshot_planner, snapshots_per_worker
         )
-        self.owners = OwnerWaits(self._store, owner_timeout_s)
         with self._transaction():
             self._commit(shares.set_worker_list(self._state, worker_addresses))
 

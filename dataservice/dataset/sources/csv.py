@@ -254,7 +254,8 @@ class CsvSource(WholeFilesSource):
             told = self._with_row(path, schema, error)
             row = _ROW.search(str(told))
             where = f"row {int(row[1]) - self.header}" if row else f"after row {rows_read()}"
-            raise _explained(path, where, self._column(path, schema, told), told) from error
+            column, skips = self._column(path, schema, told), self.on_error == "skip"
+            raise _explained(path, where, column, told, skips=skips) from error
 
     def _with_row(self, path: str, schema: pa.Schema | None, error: BaseException) -> BaseException:
         """Returns the error with the row's number, which Arrow gives when it reads on one thread.
@@ -313,7 +314,9 @@ def _has_some_type(inferred: Reference) -> bool:
     return not all(pa.types.is_null(kind) for kind in inferred.schema.types)
 
 
-def _explained(path: str, where: str, column: str, error: BaseException) -> DataServiceError:
+def _explained(
+    path: str, where: str, column: str, error: BaseException, *, skips: bool
+) -> DataServiceError:
     """Returns the error to raise: for a value of another type in `column`, or a damaged file."""
     # Cut, because the message may quote a value of any length.
     message = _ROW.sub("", f"{error!s:.500}")
@@ -328,14 +331,15 @@ def _explained(path: str, where: str, column: str, error: BaseException) -> Data
             f"the schema given for {path!r} has a type that values of CSV do not get ({message}); "
             "read the column as a string, and make the values of it with map or with_column"
         )
-    if _NO_TEXT in message:
+    is_malformed = _MALFORMED in message
+    # A malformed row can be left out only if it is text, as which Arrow hands it over.
+    if _NO_TEXT in message or (is_malformed and skips):
         return SourceError(f"{path!r}, {where}: a text is not UTF-8 ({message}); {_OTHER_ENCODING}")
     if not column:
-        malformed = _MALFORMED in message
         return SourceError(
             f"{path!r} cannot be read as CSV, {where}: {message}; "
             "the file is damaged or cut short, or has another delimiter or number of columns"
-            + ("; from_csv(..., on_error='skip') leaves out such rows" if malformed else "")
+            + ("; from_csv(..., on_error='skip') leaves out such rows" if is_malformed else "")
         )
     return SchemaError(
         f"{path!r}, {where}: column {column} has a value of another type ({message}); "

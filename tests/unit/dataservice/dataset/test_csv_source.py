@@ -226,3 +226,19 @@ def test_error_for_malformed_row_names_remedy(tmp_path: pathlib.Path) -> None:
         Dataset.from_csv(str(tmp_path)).to_table()
     with pytest.raises(InvalidArgumentError, match="on_error"):
         Dataset.from_csv(str(tmp_path), on_error="ignore")
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_malformed_row_that_is_no_text_ends_its_file_and_names_the_encoding(
+    tmp_path: pathlib.Path,
+) -> None:
+    (tmp_path / "a.csv").write_bytes(b"x,y\n1,2\n\xff\n")
+    dataset = Dataset.from_csv(
+        str(tmp_path), pa.schema([("x", pa.int64()), ("y", pa.int64())]), on_error="skip"
+    )
+    log = OmissionLog()
+    with dataset.node.run(RunContext(omitted=log.open_run())) as stream:
+        assert list(stream) == []
+    assert (log.total().source_rows, log.total().splits) == (0, 1)
+    assert "row 2: a text is not UTF-8" in log.total().messages[0]
+    assert "encoding='latin-1'" in log.total().messages[0]

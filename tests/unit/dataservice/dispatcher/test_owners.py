@@ -8,9 +8,11 @@ import pytest
 
 from dataservice.dispatcher.invariants import check_invariants
 from dataservice.dispatcher.requests import LeaseWindows
+from dataservice.dispatcher.resumption import SavedPosition
 from dataservice.dispatcher.service import DispatcherService
-from dataservice.errors import FailedPreconditionError
-from dataservice.ranges import RowMark
+from dataservice.errors import FailedPreconditionError, InvalidArgumentError, UnavailableError
+from dataservice.ranges import Consumed, Ranges, RowMark
+from dataservice.vocabulary import ANY_DIVISION
 from tests.unit.dataservice.dispatcher.dispatcher_services import (
     ListJournal,
     add_worker,
@@ -74,6 +76,29 @@ def test_silent_owner_times_out_with_warning(
         pass_time(service, clock, 3)
     assert "r1 was lost, and its owner t did not report within 30 s" in caplog.text
     assert lease(service, "r2")
+
+
+def test_training_goes_back_to_position_as_soon_as_all_its_readers_are_lost() -> None:
+    clock = ManualClock()
+    service = service_with_readers(ListJournal(), clock)
+    sync(service, "r1", consumed=(RowMark(0, 0, 1, True),))
+    position = SavedPosition(
+        consumed=Consumed(Ranges([(0, 2)])), origins=("r1",), peers=("r1",), division=ANY_DIVISION
+    )
+    again = {"owner": "u", "iteration_id": "i2", "position": position}
+    with pytest.raises(UnavailableError, match="still read by r1"):
+        open_reader(service, "r3", **again)
+    pass_time(service, clock, 12)
+    with pytest.raises(UnavailableError, match="still read by r1"):
+        open_reader(service, "r3", **again)
+    assert lease(service, "r2") == [], "others read on, so r1's owner may yet report"
+    service.release_reader("r2", ())
+    with pytest.raises(InvalidArgumentError, match="Tried to create job"):
+        open_reader(service, "r3", **{**again, "delivery": "at_most_once"})
+    assert "r1" in service._state.iteration_of_reader
+    assert open_reader(service, "r3", **again) == "i2"
+    check_invariants(service._state)
+    assert list(service._state.iteration_of_reader) == ["r3"]
 
 
 def test_owned_reader_heard_again_keeps_its_windows() -> None:
