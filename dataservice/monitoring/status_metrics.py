@@ -60,7 +60,7 @@ def _jobs(jobs: Iterable[Status]) -> Iterator[Metric]:
         (
             {
                 "job_id": job["job_id"],
-                "job_name": job["name"],
+                "job_name": job["name"] or "",
                 "repetition": str(part["repetition"]),
             },
             part,

@@ -92,6 +92,17 @@ def test_metrics_follow_the_dispatcher(monitor: ds.MonitorServer, service: Local
     assert rows == {(JOB, "0"): ROWS}
 
 
+def test_metrics_tell_of_a_job_without_a_name() -> None:
+    with local_service() as service, ds.MonitorServer(service.target) as monitor:
+        data = ds.Dataset.range(ROWS).batch(8)
+        reader = iter(data.distribute(ds.ShardingPolicy.DYNAMIC, service.target))
+        next(reader)
+        told = figures(monitor.url)
+        names = [labels for name, *labels in told if name == "dataservice_job_readers"]
+        assert [labels[1:] for labels in names] == [["", "0"]]
+        reader.close()
+
+
 def test_json_is_what_the_status_command_prints(
     monitor: ds.MonitorServer, service: LocalService
 ) -> None:

@@ -46,7 +46,7 @@ STATUS: dict[str, Any] = {
     "heartbeats": {"clients": 4},
     "jobs": [
         {"name": "train", "job_id": "j1", "iterations": [DYNAMIC]},
-        {"name": "", "job_id": "j2", "iterations": [STATIC]},
+        {"name": None, "job_id": "j2", "iterations": [STATIC]},
     ],
     "snapshots": [],
 }
