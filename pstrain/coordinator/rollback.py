@@ -11,7 +11,9 @@ from collections import OrderedDict
 from collections.abc import Mapping
 
 from pstrain.coordinator import decide, rounds
+from pstrain.coordinator import events as ev
 from pstrain.coordinator.core import KEPT_MAX, Core
+from pstrain.coordinator.orders import Closure
 from pstrain.coordinator.waiting import Waiting
 from pstrain.errors import UnavailableError
 
@@ -94,7 +96,10 @@ class Rollback:
             core.closures = OrderedDict(sorted({**again, **core.closures}.items()))
             self._rerunning |= again.keys()
             ended = [
-                decide.EndedClosure(c.id, c.round, c.trainer, c.priority) for c in again.values()
+                ev.ClosureReopened(
+                    closure=c.id, round=c.round, trainer=c.trainer, priority=c.priority
+                )
+                for c in again.values()
             ]
             core.apply(decide.reopen(core.state, ended, parts))
             return len(again)
@@ -153,3 +158,9 @@ class Rollback:
     def _has_rerun(self) -> bool:
         self._rerunning &= self._core.closures.keys()
         return not self._rerunning
+
+
+def _reopened(ended: Closure) -> ev.ClosureReopened:
+    return ev.ClosureReopened(
+        closure=ended.id, round=ended.round, trainer=ended.trainer, priority=ended.priority
+    )

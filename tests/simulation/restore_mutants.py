@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -193,7 +194,7 @@ def requeued_closures_forget_their_rounds(patch: Patch) -> None:
     reopen = decide.reopen
 
     def forget_rounds(state: Any, ended: Any, parts: Any) -> Any:
-        return reopen(state, [each._replace(round=None) for each in ended], parts)
+        return reopen(state, [dataclasses.replace(each, round=None) for each in ended], parts)
 
     patch.setattr(decide, "reopen", forget_rounds)
 

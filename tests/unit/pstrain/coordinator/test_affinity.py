@@ -6,6 +6,7 @@ import pytest
 
 from pstrain.consistency import ASYNC, Consistency, Ssp
 from pstrain.coordinator import assigning, decide, waiting
+from pstrain.coordinator import events as ev
 from pstrain.coordinator.invariants import check_invariants
 from pstrain.coordinator.lost_trainers import Settlement
 from pstrain.coordinator.orders import Outbox, RunResult, StartRun
@@ -163,7 +164,7 @@ def test_reopened_bound_closure_runs_again_on_its_trainer() -> None:
     apply(state, assigning.assign(state))
     for closure, trainer in ((1, 0), (0, 1)):
         apply(state, decide.finish(state, closure, trainer, 0))
-    again = [decide.EndedClosure(0, trainer=1), decide.EndedClosure(1)]
+    again = [ev.ClosureReopened(closure=0, trainer=1), ev.ClosureReopened(closure=1)]
     apply(state, decide.reopen(state, again, {}))
     assert sorted(started(apply(state, assigning.assign(state)))) == [(0, 1, 0), (1, 0, 0)]
 

@@ -257,7 +257,8 @@ del case  # or pytest runs the last one under this name too
 
 def reopen(state: CoordinatorState, ended: dict[int, int]) -> ev.Events:
     """Queues closures again that ended, given their rounds."""
-    return decide.reopen(state, [decide.EndedClosure(*each) for each in ended.items()], {})
+    again = [ev.ClosureReopened(closure=c, round=number) for c, number in ended.items()]
+    return decide.reopen(state, again, {})
 
 
 def started(state: CoordinatorState) -> list[tuple[int, int]]:

@@ -14,6 +14,10 @@ from tests.unit.pstrain.coordinator.scheduling_cases import apply, join_warm, ru
 ATTEMPTS_MAX = 3
 
 
+def reopened(*closures: int) -> list[ev.ClosureReopened]:
+    return [ev.ClosureReopened(closure=closure) for closure in closures]
+
+
 def test_short_closures_queue_at_trainers_beyond_their_slots() -> None:
     state = CoordinatorState()
     for trainer in range(2):
@@ -246,7 +250,7 @@ def test_reopened_closures_run_again_before_others() -> None:
         apply(state, decide.finish(state, closure=closure, trainer=0, attempt=0))
         apply(state, assigning.assign(state))
     apply(state, decide.lose_trainer(state, 0, attempts_max=None))
-    apply(state, decide.reopen(state, map(decide.EndedClosure, (1, 0, 2)), {}))
+    apply(state, decide.reopen(state, reopened(1, 0, 2), {}))
     assert list(state.waiting) == [0, 1, 2, 3]
 
 
@@ -260,7 +264,7 @@ def state_with_rerun(ended: int, *, trainers: int) -> CoordinatorState:
     for closure in range(ended):
         apply(state, decide.finish(state, closure=closure, trainer=0, attempt=0))
     apply(state, decide.lose_trainer(state, 0, attempts_max=None))
-    apply(state, decide.reopen(state, map(decide.EndedClosure, range(ended)), {}))
+    apply(state, decide.reopen(state, reopened(*range(ended)), {}))
     for trainer in range(trainers):
         apply(state, decide.join_trainer(state, trainer, 1))
     apply(state, assigning.assign(state))
@@ -270,7 +274,7 @@ def state_with_rerun(ended: int, *, trainers: int) -> CoordinatorState:
 def test_reported_closures_run_again_despite_errors_of_other_closures() -> None:
     state = state_with_rerun(2, trainers=3)
     assert sorted(state.running) == [0, 1, 2]
-    apply(state, decide.reopen(state, [decide.EndedClosure(4)], {}))
+    apply(state, decide.reopen(state, reopened(4), {}))
     assert cancelled(apply(state, decide.fail(state, closure=2, trainer=2, attempt=0))) == [3]
     assert started(apply(state, assigning.assign(state))) == [(4, 2, 0)]
     lost = apply(state, decide.lose_trainer(state, 1, attempts_max=ATTEMPTS_MAX))
@@ -290,7 +294,7 @@ def test_reported_closures_run_again_despite_unreported_error() -> None:
     state = running_state(closures=2, trainers=2)
     apply(state, decide.finish(state, closure=0, trainer=0, attempt=0))
     apply(state, decide.fail(state, closure=1, trainer=1, attempt=0))
-    apply(state, decide.reopen(state, [decide.EndedClosure(0)], {}))
+    apply(state, decide.reopen(state, reopened(0), {}))
     assert started(apply(state, assigning.assign(state))) == [(0, 0, 0)]
 
 
@@ -328,7 +332,7 @@ def test_undone_parts_are_forgotten_and_kept_parts_restored_by_reopen() -> None:
     assert state.parts == {0: 1}
     apply(state, decide.reopen(state, [], {}))
     assert state.parts == {}
-    apply(state, decide.reopen(state, [decide.EndedClosure(1)], {0: 1, 1: 2, 2: 1}))
+    apply(state, decide.reopen(state, reopened(1), {0: 1, 1: 2, 2: 1}))
     assert state.parts == {0: 1, 1: 2}
 
 

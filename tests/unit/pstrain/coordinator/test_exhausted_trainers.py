@@ -143,7 +143,7 @@ def test_clock_of_trainer_at_end_of_its_data_is_lifted_to_slowest_of_others() ->
 
 def test_reported_closure_that_meets_end_in_rerun_finishes() -> None:
     state = begun_state(closures=0, trainers=1)
-    apply(state, decide.reopen(state, [decide.EndedClosure(0)], {}))
+    apply(state, decide.reopen(state, [ev.ClosureReopened(closure=0)], {}))
     assert go_on(state) == [(0, 0)]
     meet_end(state, 0)
     assert state.is_idle
@@ -153,7 +153,7 @@ def test_reported_closure_that_meets_end_in_rerun_finishes() -> None:
 
 def test_reported_closure_that_meets_end_runs_elsewhere_despite_errors_of_others() -> None:
     state = begun_state(closures=0, trainers=2)
-    apply(state, decide.reopen(state, [decide.EndedClosure(0)], {}))
+    apply(state, decide.reopen(state, [ev.ClosureReopened(closure=0)], {}))
     apply(state, decide.schedule(state, 1))
     assert go_on(state) == [(0, 0), (1, 1)]
     apply(state, decide.fail(state, 1, 1, 0))

@@ -100,7 +100,7 @@ def test_closure_returned_from_lost_trainer_is_first_of_its_priority() -> None:
 def test_reopened_closures_keep_their_priorities() -> None:
     state = state_of()
     closures = order(state)
-    again = [decide.EndedClosure(c, priority=PRIORITIES[c]) for c in closures]
+    again = [ev.ClosureReopened(closure=c, priority=PRIORITIES[c]) for c in closures]
     apply(state, decide.reopen(state, again, {}))
     assert order(state) == [6, 2, 4, 0, 1, 5, 3]
     assert not state.priorities
