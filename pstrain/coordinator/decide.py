@@ -114,9 +114,9 @@ def prepare(
     return (ev.ClosurePrepared(closure=closure, has_changes=has_changes),)
 
 
-def join_trainer(state: CoordinatorState, trainer: int, slots: int) -> ev.Events:
-    lost = lose_trainer(state, trainer, attempts_max=None)
-    return (*lost, ev.TrainerJoined(trainer=trainer, slots=slots))
+def join_trainer(trainer: int, slots: int) -> ev.Events:
+    """Adds a trainer; if it was there before, its loss is settled."""
+    return (ev.TrainerJoined(trainer=trainer, slots=slots),)
 
 
 def silence_trainer(state: CoordinatorState, trainer: int) -> ev.Events:
@@ -131,7 +131,7 @@ def lose_trainer(
     trainer: int,
     decided: Mapping[int, DecidedClosure] = NOTHING_DECIDED,
     *,
-    attempts_max: int | None,
+    attempts_max: int,
 ) -> ev.Events:
     """Queues a lost trainer's closures again, in their old order; those out of attempts fail.
 
@@ -179,14 +179,14 @@ class _LossOutcome(NamedTuple):
         closure: int,
         run: Run,
         found: DecidedClosure | None,
-        attempts_max: int | None,
+        attempts_max: int,
     ) -> None:
         has_ended = found is not None and found.has_ended and found.attempt == run.attempt
         if found is not None and has_ended and not found.is_error:
             self.finished.append(closure)
         elif closure in state.cancelling and (found is None or has_ended):
             self.cancelled.append(closure)
-        elif has_ended or (attempts_max is not None and _losses(state, closure) >= attempts_max):
+        elif has_ended or _losses(state, closure) >= attempts_max:
             self.failed.append(closure)
         else:
             self.rest.append(closure)

@@ -35,7 +35,7 @@ class TrainerInterface:
         core = self._core
         with core.changed:
             core.outboxes.open(trainer, outbox)
-            core.apply(decide.join_trainer(core.state, trainer, slots))
+            core.apply(decide.join_trainer(trainer, slots))
             core.stats.note_idle(trainer, core.state.trainers)
             core.make_progress()
 

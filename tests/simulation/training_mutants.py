@@ -287,7 +287,7 @@ def runs_within_a_commit_can_be_cancelled(patch: Patch) -> None:
 def closures_decided_by_a_lost_trainer_can_be_cancelled(patch: Patch) -> None:
     original = decide.lose_trainer
 
-    def lose(state: Any, trainer: int, decided: Any = None, *, attempts_max: int | None) -> Any:
+    def lose(state: Any, trainer: int, decided: Any = None, *, attempts_max: int) -> Any:
         known = {c: found for c, found in (decided or {}).items() if c not in state.cancelling}
         return original(state, trainer, known, attempts_max=attempts_max)
 
@@ -370,7 +370,7 @@ def decided_commits_are_not_completed(patch: Patch) -> None:
 def closures_committed_by_a_lost_trainer_run_again(patch: Patch) -> None:
     original = decide.lose_trainer
 
-    def lose(state: Any, trainer: int, _decided: Any = None, *, attempts_max: int | None) -> Any:
+    def lose(state: Any, trainer: int, _decided: Any = None, *, attempts_max: int) -> Any:
         return original(state, trainer, attempts_max=attempts_max)
 
     patch.setattr(decide, "lose_trainer", lose)

@@ -30,7 +30,7 @@ def started(events: ev.Events) -> list[tuple[int, int, int]]:
 def running_state(closures: int, trainers: int, slots: int = 1) -> CoordinatorState:
     state = CoordinatorState()
     for trainer in range(trainers):
-        apply(state, decide.join_trainer(state, trainer, slots))
+        apply(state, decide.join_trainer(trainer, slots))
     for closure in range(closures):
         apply(state, decide.schedule(state, closure))
     apply(state, assigning.assign(state))
@@ -39,7 +39,7 @@ def running_state(closures: int, trainers: int, slots: int = 1) -> CoordinatorSt
 
 def join_warm(state: CoordinatorState, trainer: int, slots: int) -> None:
     """Joins a trainer that has already ended closures."""
-    apply(state, decide.join_trainer(state, trainer, slots))
+    apply(state, decide.join_trainer(trainer, slots))
     state.trainers[trainer].ended = slots
 
 

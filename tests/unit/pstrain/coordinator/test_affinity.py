@@ -25,7 +25,7 @@ def state_of(
     """Returns a state with closures, bound or not, and with trainers of ``slots`` each."""
     state = CoordinatorState(consistency)
     for trainer in range(trainers):
-        apply(state, decide.join_trainer(state, trainer, slots))
+        apply(state, decide.join_trainer(trainer, slots))
     for closure, trainer in bound.items():
         apply(state, decide.schedule(state, closure, trainer))
     return state
@@ -108,7 +108,7 @@ def test_closures_bound_to_absent_trainer_do_not_block_others() -> None:
     state = state_of({**dict.fromkeys(range(50), 7), 50: None, 51: None, 52: None})
     assert [c for c, _, _ in started(apply(state, assigning.assign(state)))] == [50, 51]
     assert state.waiting_count == 51
-    apply(state, decide.join_trainer(state, 7, 2))
+    apply(state, decide.join_trainer(7, 2))
     assert started(apply(state, assigning.assign(state))) == [(0, 7, 0), (1, 7, 0)]
 
 
@@ -118,14 +118,14 @@ def test_closures_bound_to_lost_trainer_wait_for_its_return_in_original_order() 
     apply(state, decide.lose_trainer(state, 1, attempts_max=5))
     apply(state, decide.finish(state, 2, 0, 0))
     assert apply(state, assigning.assign(state)) == ()
-    apply(state, decide.join_trainer(state, 1, 2))
+    apply(state, decide.join_trainer(1, 2))
     assert started(apply(state, assigning.assign(state))) == [(0, 1, 1), (1, 1, 0)]
 
 
 def test_short_unbound_closures_do_not_starve_closure_bound_to_trainer() -> None:
     state = CoordinatorState()
     for trainer in range(2):
-        apply(state, decide.join_trainer(state, trainer, 1))
+        apply(state, decide.join_trainer(trainer, 1))
     for closure in range(1000):
         apply(state, decide.schedule(state, closure))
     apply(state, assigning.assign(state, lambda _: True))

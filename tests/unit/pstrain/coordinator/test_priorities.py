@@ -65,7 +65,7 @@ def test_inserted_closure_comes_behind_older_closures_at_front(
 def state_of(trainers: int = 1, bound: int | None = None, **options: Any) -> CoordinatorState:
     state = CoordinatorState(**options)
     for trainer in range(trainers):
-        apply(state, decide.join_trainer(state, trainer, 1))
+        apply(state, decide.join_trainer(trainer, 1))
     for closure, priority in PRIORITIES.items():
         trainer = bound if closure % 2 else None
         apply(state, decide.schedule(state, closure, trainer, priority=priority))
