@@ -18,7 +18,7 @@ from pstrain.trainer.client import RemoteParameters
 from pstrain.trainer.committing import Committer
 from pstrain.trainer.decisions import encoded_marks
 from pstrain.trainer.outgoing import Answers, Header, Pulls
-from pstrain.trainer.staging import ClosureRun, HeldEnd, one_message
+from pstrain.trainer.staging import ClosureRun, PendingPart, one_message
 from pstrain.trainer.turns import Phase
 from pstrain.trainer.two_phase_commit import GiveUp
 from pstrain.vocabulary import StepToken
@@ -48,7 +48,7 @@ class RoundCommitter(Committer):
         self._late: set[StepToken] = set()
 
     def new_run(
-        self, token: StepToken, parts_decided: int, held: HeldEnd | None = None
+        self, token: StepToken, parts_decided: int, held: PendingPart | None = None
     ) -> ClosureRun:
         run = ClosureRun(token, self, parts_decided, held, self._keeps_elements)
         run.is_of_round = True
@@ -63,7 +63,7 @@ class RoundCommitter(Committer):
             "whose changes are made with those of the other trainers; schedule one step at a time"
         )
 
-    def end(self, run: ClosureRun, result: pb.ClosureResult) -> HeldEnd | None:
+    def end(self, run: ClosureRun, result: pb.ClosureResult) -> PendingPart | None:
         """Prepares the changes of a closure, unless it failed or is late, and sends its result."""
         if self.is_late(run.token):
             return None

@@ -9,6 +9,7 @@ waits for its turn holds up no other by elements of a later part.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from pstrain.errors import OutOfRangeError
@@ -18,6 +19,7 @@ from pstrain.trainer.outgoing import Answers, Header, Pulls
 from pstrain.trainer.turns import Ticket
 from pstrain.variables.parameters import current_staging
 from pstrain.vocabulary import StepToken
+from pstrain.wire import trainer_pb2 as pb
 
 NOTED_MAX_BYTES: Final = 2 << 20
 """The limit of a run's notes: servers keep them until it ends, and report them in one header."""
@@ -35,11 +37,22 @@ _USED_UP: Final = (
 )
 
 
-class HeldEnd(Protocol):
-    """The end of an earlier closure of the same thread, held back to be committed with a pull."""
+@dataclass(slots=True, eq=False)
+class PendingPart:
+    """A part that waits for its turn. ``result``: None if its closure goes on.
 
-    @property
-    def is_done(self) -> bool: ...
+    ``note``: the closure's encoded notes on this part, used if its trainer is lost before its end.
+    ``held_s``: since when it is held back with no thread waiting for it, to be committed with the
+    thread's next pull; None if a thread waits.
+    """
+
+    run: ClosureRun
+    result: pb.ClosureResult | None
+    held_s: float | None = None
+    note: str | None = None
+    is_busy: bool = False
+    is_done: bool = False
+    error: Exception | None = None
 
 
 class PartCommitter(Protocol):
@@ -75,7 +88,7 @@ class ClosureRun:
         token: StepToken,
         commits: PartCommitter,
         parts_decided: int = 0,
-        held: HeldEnd | None = None,
+        held: PendingPart | None = None,
         keeps_elements: bool = False,
         notes_max_bytes: int = NOTED_MAX_BYTES,
     ) -> None:
