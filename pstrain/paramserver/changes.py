@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from pstrain.errors import InvalidArgumentError
-from pstrain.paramserver.headers import CHANGES, Header, check_header
-from pstrain.paramserver.messages import Array, Part, Received, body_arrays
+from pstrain.paramserver.headers import CHANGES, check_header
+from pstrain.paramserver.messages import Array, Header, Part, Received, body_arrays
 from pstrain.paramserver.shard import Shard
 from pstrain.paramserver.steps import Change, ShardUpdate
 from pstrain.paramserver.store import Store

@@ -13,8 +13,7 @@ from collections.abc import Callable, Mapping
 from itertools import chain
 from typing import Final
 
-from pstrain.paramserver.calls import Call, Reply
-from pstrain.paramserver.messages import LateBody, Part, body_arrays, claim_parts
+from pstrain.paramserver.messages import Call, LateBody, Part, Reply, body_arrays, claim_parts
 from pstrain.paramserver.store import Store
 
 

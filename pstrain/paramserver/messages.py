@@ -30,6 +30,7 @@ LARGE_BYTES: Final = 1 << 20
 
 _ALIGNMENT = 64
 
+Header = dict[str, Any]
 Array = NDArray[Any]
 Part = tuple["str | np.dtype[Any]", tuple[int, ...]]
 Fill = Callable[[int, int, int, Array], None]
@@ -58,12 +59,12 @@ def _encoder() -> Callable[[Any, int], Sequence[str]]:
 _ENCODE = _encoder()
 
 
-def encode_header(header: dict[str, Any]) -> bytes:
+def encode_header(header: Header) -> bytes:
     """Encodes a header as bytes."""
     return "".join(_ENCODE(header, 0)).encode()
 
 
-def decode_header(data: bytes) -> dict[str, Any]:
+def decode_header(data: bytes) -> Header:
     """Returns the header in ``data``; raises DataLossError if there is none."""
     try:
         text = data.decode()
@@ -80,17 +81,17 @@ def encode_error(error: Exception) -> bytes:
     return encode_header(refusal(error))
 
 
-def refusal(error: Exception) -> dict[str, Any]:
+def refusal(error: Exception) -> Header:
     """Returns the header of a reply, or of one part of a reply, that reports ``error``."""
     return {"error": error_to_dict(error)}
 
 
-def decode_reply(data: bytes) -> dict[str, Any]:
+def decode_reply(data: bytes) -> Header:
     """Returns the header of a reply; raises the error that the server reported, if any."""
     return checked(decode_header(data))
 
 
-def checked(header: dict[str, Any]) -> dict[str, Any]:
+def checked(header: Header) -> Header:
     """Returns a decoded header, or one part of it; raises the error that it reports, if any."""
     if "error" in header:
         raise error_from_dict(header["error"])
@@ -218,6 +219,16 @@ class SplitBody(NamedTuple):
 
 Body: TypeAlias = "pa.Buffer | LateBody | None"
 Received: TypeAlias = "pa.Buffer | SplitBody | None"
+
+
+Reply: TypeAlias = "tuple[Header, Body]"
+
+
+class Call(NamedTuple):
+    """A request as it arrived, with its header decoded."""
+
+    header: Header
+    body: Received
 
 
 def is_large(part: Part) -> bool:

@@ -12,17 +12,19 @@ from collections.abc import Callable, Sequence
 
 from pstrain.errors import DataServiceError, InvalidArgumentError
 from pstrain.paramserver import key_requests
-from pstrain.paramserver.calls import Call, Reply
 from pstrain.paramserver.changes import WHOLE, check_staged, read_changes
 from pstrain.paramserver.checkpoint import write
 from pstrain.paramserver.commits import Entry, PartKey
-from pstrain.paramserver.headers import REQUESTS, Header, check_header
+from pstrain.paramserver.headers import REQUESTS, check_header
 from pstrain.paramserver.increments import Base
 from pstrain.paramserver.loading import can_stage, read_into, stage, verify
 from pstrain.paramserver.messages import (
     Array,
+    Call,
+    Header,
     LateBody,
     Part,
+    Reply,
     body_arrays,
     new_body,
     refusal,

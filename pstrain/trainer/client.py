@@ -18,7 +18,7 @@ from pstrain.config import ParameterConfig
 from pstrain.consistency import ASYNC, Consistency
 from pstrain.features.key_map import KeyMaps
 from pstrain.paramserver import messages, transport
-from pstrain.paramserver.messages import Array, LateBody, Part
+from pstrain.paramserver.messages import Array, Header, LateBody, Part
 from pstrain.paramserver.saved import Saved, Tracking
 from pstrain.trainer.claiming import KeyClaims
 from pstrain.trainer.consistent_reads import (
@@ -28,15 +28,7 @@ from pstrain.trainer.consistent_reads import (
     never_restored,
 )
 from pstrain.trainer.loading import load
-from pstrain.trainer.outgoing import (
-    Answers,
-    Header,
-    Message,
-    Pulls,
-    Push,
-    pull_messages,
-    several,
-)
+from pstrain.trainer.outgoing import Answers, Message, Pulls, Push, pull_messages, several
 from pstrain.trainer.pull import Pull
 from pstrain.trainer.server_session import ServerSession
 from pstrain.trainer.snapshot import RemoteSnapshot

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from pstrain import results
-from pstrain.trainer.outgoing import Header, Message
+from pstrain.paramserver.messages import Header
+from pstrain.trainer.outgoing import Message
 from pstrain.trainer.staging import ClosureRun, PendingPart, one_message
 from pstrain.trainer.turns import Ticket, last_receipts
 from pstrain.vocabulary import OUTCOME_MAX_BYTES

@@ -13,12 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pstrain.paramserver.changes import WHOLE
-from pstrain.paramserver.messages import Array, LateBody, Received
+from pstrain.paramserver.messages import Array, Header, LateBody, Received
 from pstrain.paramserver.transport import FLOAT32, body_of, ids_dtype, named
 from pstrain.trainer.pull import Pull
 from pstrain.vocabulary import VariableSpec
 
-Header = dict[str, Any]
 Message = tuple[Header, Any]
 
 

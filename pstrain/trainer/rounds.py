@@ -13,11 +13,12 @@ import logging
 from dataservice.errors import DataServiceError
 from pstrain.errors import FailedPreconditionError
 from pstrain.failpoints import reached
+from pstrain.paramserver.messages import Header
 from pstrain.trainer.cancelling import Fail, Send
 from pstrain.trainer.client import RemoteParameters
 from pstrain.trainer.committing import Committer
 from pstrain.trainer.decisions import encoded_marks
-from pstrain.trainer.outgoing import Answers, Header, Pulls
+from pstrain.trainer.outgoing import Answers, Pulls
 from pstrain.trainer.staging import ClosureRun, PendingPart, one_message
 from pstrain.trainer.turns import Phase
 from pstrain.trainer.two_phase_commit import GiveUp

@@ -14,8 +14,8 @@ from typing import Any, Final, Protocol
 
 from pstrain.errors import OutOfRangeError
 from pstrain.paramserver.commits import NOTES_MAX_BYTES
-from pstrain.paramserver.messages import LateBody
-from pstrain.trainer.outgoing import Answers, Header, Pulls
+from pstrain.paramserver.messages import Header, LateBody
+from pstrain.trainer.outgoing import Answers, Pulls
 from pstrain.trainer.turns import Ticket
 from pstrain.variables.parameters import current_staging
 from pstrain.vocabulary import StepToken

@@ -17,9 +17,9 @@ from pstrain.coordinator.priority_queue import PriorityQueue
 from pstrain.coordinator.scheduler import Scheduler
 from pstrain.coordinator.state import CoordinatorState
 from pstrain.paramserver import requests
-from pstrain.paramserver.calls import Call
 from pstrain.paramserver.commits import Commits, FenceReport, _Trainer
 from pstrain.paramserver.ledger import Ledger
+from pstrain.paramserver.messages import Call
 from pstrain.trainer import decisions
 from pstrain.trainer.cancelling import Cancelling, OpenRuns
 from pstrain.trainer.client import RemoteParameters

@@ -15,9 +15,8 @@ from typing import Any
 from dataservice.errors import CancelledError, DataServiceError
 from dataservice.runtime.message import Message
 from pstrain.paramserver import messages
-from pstrain.paramserver.calls import Call
 from pstrain.paramserver.commits import Commits
-from pstrain.paramserver.messages import LateBody
+from pstrain.paramserver.messages import Call, LateBody
 from pstrain.paramserver.requests import answer
 from pstrain.paramserver.server import Sessions
 from pstrain.presence import Presence

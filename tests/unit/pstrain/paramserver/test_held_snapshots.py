@@ -14,7 +14,7 @@ from pstrain.config import ParameterConfig
 from pstrain.errors import NotFoundError, ServerLostError
 from pstrain.features.key_map import KeyMaps
 from pstrain.kernels.keys import NO_KEY
-from pstrain.paramserver.calls import Call
+from pstrain.paramserver.messages import Call
 from pstrain.paramserver.requests import answer
 from pstrain.paramserver.shard import Shard
 from pstrain.paramserver.store import Store

@@ -11,9 +11,15 @@ from hypothesis import strategies as st
 
 from pstrain.errors import DataLossError, InvalidArgumentError, NotFoundError
 from pstrain.paramserver import messages
-from pstrain.paramserver.calls import Call
 from pstrain.paramserver.changes import WHOLE
-from pstrain.paramserver.messages import LateBody, Received, SplitBody, body_arrays, split_body
+from pstrain.paramserver.messages import (
+    Call,
+    LateBody,
+    Received,
+    SplitBody,
+    body_arrays,
+    split_body,
+)
 from pstrain.paramserver.requests import answer
 from pstrain.paramserver.store import Store
 from pstrain.trainer.outgoing import Message, both

@@ -16,8 +16,7 @@ from pstrain.config import ParameterConfig
 from pstrain.errors import DataError, InvalidArgumentError
 from pstrain.gradients.tape import GradientTape
 from pstrain.kernels.keys import NO_KEY, NO_ROW, NO_ROW_EVER
-from pstrain.paramserver.calls import Call
-from pstrain.paramserver.messages import LateBody
+from pstrain.paramserver.messages import Call, LateBody
 from pstrain.paramserver.requests import answer
 from pstrain.paramserver.shard import Shard
 from pstrain.paramserver.store import Store

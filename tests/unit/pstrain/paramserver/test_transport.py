@@ -13,10 +13,9 @@ from pstrain import buffers
 from pstrain.errors import DataLossError, InvalidArgumentError
 from pstrain.features.field_groups import FieldGroups
 from pstrain.paramserver import messages, pieces, transport
-from pstrain.paramserver.calls import Call
 from pstrain.paramserver.changes import WHOLE
 from pstrain.paramserver.commits import PartKey
-from pstrain.paramserver.messages import LateBody
+from pstrain.paramserver.messages import Call, LateBody
 from pstrain.paramserver.pieces import Arrived
 from pstrain.paramserver.requests import answer
 from pstrain.paramserver.store import Store

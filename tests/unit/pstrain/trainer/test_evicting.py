@@ -12,7 +12,7 @@ from pstrain import initializers
 from pstrain.features.eviction import Eviction, Table, evict
 from pstrain.features.key_map import KeyFields, distinct
 from pstrain.kernels.keys import NO_KEY, VACATED
-from pstrain.paramserver.calls import Call
+from pstrain.paramserver.messages import Call
 from pstrain.paramserver.requests import answer
 from pstrain.paramserver.store import Store
 from pstrain.trainer.evicting import ServerSteps

@@ -10,7 +10,7 @@ import pytest
 
 from pstrain.features.schema import FeatureSchema
 from pstrain.paramserver import shard_rows
-from pstrain.paramserver.calls import Call
+from pstrain.paramserver.messages import Call
 from pstrain.paramserver.requests import answer
 from pstrain.paramserver.store import Store
 from pstrain.trainer.outgoing import Push, both, pull_messages
