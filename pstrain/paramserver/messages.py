@@ -221,7 +221,8 @@ Body: TypeAlias = "pa.Buffer | LateBody | None"
 Received: TypeAlias = "pa.Buffer | SplitBody | None"
 
 
-Reply: TypeAlias = "tuple[Header, Body]"
+Message: TypeAlias = "tuple[Header, Body]"
+"""A request or a reply to send."""
 
 
 class Call(NamedTuple):

@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from pstrain.config import ParameterConfig
 from pstrain.features.eviction import Eviction, evict
 from pstrain.features.key_map import KeyMaps, KeyQuery
-from pstrain.paramserver.messages import Header, LateBody, body_arrays
+from pstrain.paramserver.messages import Header, LateBody, Message, body_arrays
 from pstrain.trainer.consistent_reads import WaitRestored, consistent_read
 from pstrain.trainer.evicting import ServerSteps
-from pstrain.trainer.outgoing import Answers, Message
+from pstrain.trainer.outgoing import Answers
 from pstrain.vocabulary import VariableSpec
 
 Ask = Callable[[Mapping[int, Message]], Answers]

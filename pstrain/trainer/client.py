@@ -18,7 +18,7 @@ from pstrain.config import ParameterConfig
 from pstrain.consistency import ASYNC, Consistency
 from pstrain.features.key_map import KeyMaps
 from pstrain.paramserver import messages, transport
-from pstrain.paramserver.messages import Array, Header, LateBody, Part
+from pstrain.paramserver.messages import Array, Header, LateBody, Message, Part
 from pstrain.paramserver.saved import Saved, Tracking
 from pstrain.trainer.claiming import KeyClaims
 from pstrain.trainer.consistent_reads import (
@@ -28,7 +28,7 @@ from pstrain.trainer.consistent_reads import (
     never_restored,
 )
 from pstrain.trainer.loading import load
-from pstrain.trainer.outgoing import Answers, Message, Pulls, Push, pull_messages, several
+from pstrain.trainer.outgoing import Answers, Pulls, Push, several
 from pstrain.trainer.pull import Pull
 from pstrain.trainer.server_session import ServerSession
 from pstrain.trainer.snapshot import RemoteSnapshot
@@ -127,7 +127,7 @@ class RemoteParameters(ServerSession, KeyClaims):
     @consistent_read
     def fetch(self, requests: Sequence[Fetch]) -> list[Array | Lookup]:
         pull = Pull(requests, self._wholes, self._config.chunk_bytes, self.transport_dtype)
-        pulls = pull_messages(pull)
+        pulls = pull.messages()
         replies = _read_with([request.variable for request in requests], pulls)
         left = {ps: each for ps, each in pulls.items() if ps not in replies}
         if left:
@@ -211,7 +211,7 @@ class RemoteParameters(ServerSession, KeyClaims):
             return [self.read(specs[0])]
         # No cache: its arrays must not be written into, and may have come as bfloat16.
         pull = Pull([Fetch(spec, None) for spec in specs], {}, self._config.chunk_bytes)
-        for ps, reply in self._answers(pull_messages(pull)).items():
+        for ps, reply in self._answers(pull.messages()).items():
             pull.receive(ps, reply.header["versions"], reply.body)
         return pull.values()
 
@@ -224,7 +224,7 @@ class RemoteParameters(ServerSession, KeyClaims):
         for start in range(0, len(rows), rows_at_once):
             part = look_up(spec, lookup.unique[start : start + rows_at_once])
             pull = Pull.of_rows(spec, part, rows.dtype)
-            replies = self._answers(pull_messages(pull))
+            replies = self._answers(pull.messages())
             for ps, reply in replies.items():
                 pull.receive(ps, reply.header["versions"], reply.body)
             (found,) = pull.values()

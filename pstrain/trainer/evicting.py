@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pstrain.features.eviction import IdleCounts, IdleKeys, Part, Share
-from pstrain.paramserver.messages import LateBody, body_arrays
+from pstrain.paramserver.messages import LateBody, Message, body_arrays
 from pstrain.paramserver.messages import Part as BodyPart
-from pstrain.trainer.outgoing import Answers, Message
+from pstrain.trainer.outgoing import Answers
 from pstrain.variables.rows import row_bounds, row_bytes
 from pstrain.vocabulary import VariableSpec
 

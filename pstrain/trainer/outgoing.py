@@ -13,12 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pstrain.paramserver.changes import WHOLE
-from pstrain.paramserver.messages import Array, Header, LateBody, Received
+from pstrain.paramserver.messages import Array, Header, LateBody, Message, Received
 from pstrain.paramserver.transport import FLOAT32, body_of, ids_dtype, named
-from pstrain.trainer.pull import Pull
 from pstrain.vocabulary import VariableSpec
-
-Message = tuple[Header, Any]
 
 
 class Answer(NamedTuple):
@@ -59,18 +56,9 @@ class Push:
         return header, body_of(self._arrays, *dtypes)
 
 
-def pull_messages(pull: Pull) -> dict[int, Message]:
-    """Returns the messages of a pull, by server."""
-    details = named(*pull.dtypes)
-    return {
-        ps: ({"kind": "pull", "items": items, **details}, body)
-        for ps, items, body in pull.messages()
-    }
-
-
 def several(changes: Sequence[Message]) -> Message:
     """Joins changes, each with a body, into one message that makes them in order."""
-    body = LateBody.joined([body for _, body in changes])
+    body = LateBody.joined([body for _, body in changes if body is not None])
     return {"kind": "change", "changes": [header for header, _ in changes]}, body
 
 

@@ -15,6 +15,7 @@ from pstrain.paramserver.changes import WHOLE
 from pstrain.paramserver.messages import (
     Call,
     LateBody,
+    Message,
     Received,
     SplitBody,
     body_arrays,
@@ -22,7 +23,7 @@ from pstrain.paramserver.messages import (
 )
 from pstrain.paramserver.requests import answer
 from pstrain.paramserver.store import Store
-from pstrain.trainer.outgoing import Message, both
+from pstrain.trainer.outgoing import both
 from pstrain.vocabulary import InitializerSpec, ShardSpec, VariableSpec
 
 SPEC = VariableSpec(

@@ -15,9 +15,10 @@ import pytest
 from pstrain import results
 from pstrain.errors import CancelledError, InvalidArgumentError, UnavailableError
 from pstrain.paramserver.commits import NOTES_MAX_BYTES
+from pstrain.paramserver.messages import Message
 from pstrain.trainer import committing, decisions
 from pstrain.trainer.committing import HELD_S, Committer
-from pstrain.trainer.outgoing import Answer, Answers, Message, Pulls
+from pstrain.trainer.outgoing import Answer, Answers, Pulls
 from pstrain.trainer.result_queue import HOLD_MAX_S
 from pstrain.trainer.staging import ClosureRun, PendingPart, note, notes_max_bytes
 from pstrain.variables.parameters import step_scope
