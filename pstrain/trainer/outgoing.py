@@ -56,6 +56,23 @@ class Push:
         return header, body_of(self._arrays, *dtypes)
 
 
+def with_rows(create: Header, spec: VariableSpec, rows: Array) -> Message:
+    """Returns the message that creates shards of a variable, with their first values."""
+    mine = [spec.shards[index] for index in create["shards"]]
+    body = LateBody.of([rows[shard.row_start : shard.row_stop] for shard in mine])
+    return {**create, "has_values": True}, body
+
+
+def assignment(
+    spec: VariableSpec, index: int, op: str, bounds: tuple[int, int], rows: Array
+) -> Message:
+    """Returns the message that assigns ``rows`` to rows ``[start, stop)`` of a shard."""
+    start, stop = bounds
+    header = {"kind": "assign", "op": op, "shard": [spec.id, index]}
+    # A copy: the caller may change the value before it is sent.
+    return {**header, "start": start, "count": stop - start}, LateBody.of([rows.copy()])
+
+
 def several(changes: Sequence[Message]) -> Message:
     """Joins changes, each with a body, into one message that makes them in order."""
     body = LateBody.joined([body for _, body in changes if body is not None])
