@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from dataservice.errors import DataServiceError
 from pstrain.coordinator.orders import RoundOrder
 from pstrain.coordinator.scheduler import Scheduler
-from pstrain.coordinator.server_recovery import RecoverySwitch
+from pstrain.coordinator.server_recovery import ServerRecovery
 
 
 class RoundServers(Protocol):
@@ -31,7 +31,7 @@ class RoundApplier:
     """Applies rounds in a thread that it owns from ``start`` until the scheduler has stopped."""
 
     def __init__(
-        self, scheduler: Scheduler, servers: RoundServers, recovery: RecoverySwitch
+        self, scheduler: Scheduler, servers: RoundServers, recovery: ServerRecovery
     ) -> None:
         self._scheduler = scheduler
         self._servers = servers

@@ -29,7 +29,7 @@ from pstrain.coordinator.lost_trainers import (
 )
 from pstrain.coordinator.orders import Outbox, RunResult
 from pstrain.coordinator.scheduler import Scheduler
-from pstrain.coordinator.server_recovery import RecoverySwitch
+from pstrain.coordinator.server_recovery import ServerRecovery
 from pstrain.coordinator.trainer_messages import Requests, position_of, result_of
 from pstrain.errors import AbortedError
 from pstrain.vocabulary import trainer_name
@@ -62,7 +62,7 @@ class TrainerLink:
         incarnations: Iterator[int],
         slots: int,
         token: str,
-        recovery: RecoverySwitch,
+        recovery: ServerRecovery,
         tls: TlsConfig | None = None,
     ) -> None:
         self.index = index

@@ -18,7 +18,7 @@ from pstrain.coordinator.orders import RunResult
 from pstrain.coordinator.restoring import Restorer
 from pstrain.coordinator.rollback import Rollback
 from pstrain.coordinator.scheduler import Scheduler
-from pstrain.coordinator.server_recovery import RecoverySwitch
+from pstrain.coordinator.server_recovery import ServerRecovery
 from pstrain.coordinator.state import CoordinatorState
 from pstrain.errors import RolledBackError
 from pstrain.paramserver import steps
@@ -131,12 +131,15 @@ def give_up_does_not_stop_new_closures(patch: Patch) -> None:
 
 @mutant("I11")
 def program_rolls_back_before_the_restore_is_complete(patch: Patch) -> None:
-    wait_restored = RecoverySwitch.wait_restored
+    wait_rolled_back = ServerRecovery.wait_rolled_back
 
-    def at_once(self: RecoverySwitch, error: Exception) -> bool:
-        return isinstance(error, RolledBackError) or wait_restored(self, error)
+    def at_once(self: ServerRecovery, error: Exception) -> bool:
+        if not isinstance(error, RolledBackError):
+            return wait_rolled_back(self, error)
+        self._scheduler.rollback.forget_given_up()
+        return True
 
-    patch.setattr(RecoverySwitch, "wait_restored", at_once)
+    patch.setattr(ServerRecovery, "wait_rolled_back", at_once)
 
 
 @mutant("I1")
@@ -154,7 +157,7 @@ def results_sent_with_a_lost_server_error_count(patch: Patch) -> None:
 
 @mutant("I11", "I1", "I7")
 def fit_ends_although_a_restore_is_due(patch: Patch) -> None:
-    patch.setattr(RecoverySwitch, "end_restoring", lambda _self, _is_behind: True)
+    patch.setattr(ServerRecovery, "end_restoring", lambda _self, _is_behind: True)
 
 
 @mutant("I11", "I1", "I7")

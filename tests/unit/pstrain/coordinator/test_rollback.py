@@ -13,7 +13,7 @@ from pstrain.coordinator.lost_trainers import Settlement
 from pstrain.coordinator.orders import Outbox, RunResult, StartRun
 from pstrain.coordinator.restoring import Restorer
 from pstrain.coordinator.scheduler import Scheduler
-from pstrain.coordinator.server_recovery import RecoverySwitch, ServerRecovery
+from pstrain.coordinator.server_recovery import ServerRecovery
 from pstrain.errors import (
     AbortedError,
     DeadlineExceededError,
@@ -40,12 +40,27 @@ class RestoringUntilWaitedFor:
         return False
 
 
-def test_wait_restored_after_rollback_waits_for_the_whole_restore() -> None:
-    switch, restorer = RecoverySwitch(), RestoringUntilWaitedFor()
-    switch.use(restorer)  # type: ignore[arg-type]
-    assert switch.wait_restored(RolledBackError("back"))
+class Cluster:
+    """A strategy without servers, the program's iterators, and a scheduler, all in one."""
+
+    def __init__(self) -> None:
+        self.parameters = self.rollback = self
+        self.times_gone_on = 0
+
+    def forget_given_up(self) -> None:
+        self.times_gone_on += 1
+
+
+def test_wait_rolled_back_waits_for_the_whole_restore() -> None:
+    cluster: Any = Cluster()
+    recovery = ServerRecovery(cluster, cluster, cluster, lambda: None)
+    restorer = RestoringUntilWaitedFor()
+    recovery._use(restorer)  # type: ignore[arg-type]
+    assert recovery.wait_rolled_back(RolledBackError("back"))
     assert not restorer.is_restoring
-    assert not switch.wait_restored(AbortedError("another coordinator"))
+    assert cluster.times_gone_on == 1
+    assert not recovery.wait_rolled_back(AbortedError("another coordinator"))
+    assert cluster.times_gone_on == 1
 
 
 def test_wait_restoring_returns_false_after_restorer_was_stopped() -> None:
@@ -64,7 +79,13 @@ def test_no_restore_starts_after_restoring_has_ended() -> None:
     # A restore would call methods that `parts` does not have.
     restorer._restore("a server was lost after the last look")
     assert not restorer.is_restoring
-    assert RecoverySwitch().end_restoring(lambda: False)
+
+
+def test_restoring_without_checkpoint_ends_at_once() -> None:
+    cluster: Any = Cluster()
+    recovery = ServerRecovery(cluster, cluster, cluster, lambda: None)
+    assert recovery.end_restoring(lambda: False)
+    assert not recovery.end_restoring(lambda: True)
 
 
 def test_variables_left_out_of_checkpoint_are_logged_once_and_abbreviated(
@@ -194,11 +215,10 @@ class ParametersReadDuringRestore:
         iterators: Any = SimpleNamespace(rewind_since=lambda _made: None)
         self.restorer = Restorer(self, self, work, iterators, self._leave, newest="ckpt-1")
         self.thread = threading.Thread(target=self.restorer._restore, args=("a server is gone",))
-        switch = RecoverySwitch()
-        switch._restorer = self.restorer
         scheduler: Any = SimpleNamespace(barrier=SimpleNamespace(is_held_here=lambda: False))
         itself: Any = self
-        self._recovery = ServerRecovery(itself, scheduler, iterators, switch, self._leave)
+        self._recovery = ServerRecovery(itself, scheduler, iterators, self._leave)
+        self._recovery._restorer = self.restorer
 
     def _leave(self) -> None:
         self._begun.set()
