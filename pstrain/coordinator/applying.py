@@ -47,18 +47,18 @@ class RoundApplier:
             self._thread.join(timeout_s)
 
     def _run(self) -> None:
-        while (order := self._scheduler.next_order()) is not None:
-            if not self._scheduler.is_ordered(order):
+        while (order := self._scheduler.rounds.next_order()) is not None:
+            if not self._scheduler.rounds.is_ordered(order):
                 continue
             try:
                 self._servers.exchange(messages_of(order))
             except DataServiceError as error:
-                if not self._scheduler.is_ordered(order) or self._recovery.notice(error):
+                if not self._scheduler.rounds.is_ordered(order) or self._recovery.notice(error):
                     continue
                 error.add_note(f"round {order.number} could not be applied at all servers")
                 self._scheduler.stop(error)
                 return
-            self._scheduler.round_applied(order)
+            self._scheduler.rounds.applied(order)
 
 
 def messages_of(order: RoundOrder) -> dict[int, tuple[dict[str, Any], None]]:

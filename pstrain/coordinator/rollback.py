@@ -14,16 +14,16 @@ from pstrain.coordinator import decide, rounds
 from pstrain.coordinator import events as ev
 from pstrain.coordinator.core import KEPT_MAX, Core
 from pstrain.coordinator.orders import Closure
-from pstrain.coordinator.waiting import Waiting
+from pstrain.coordinator.waits import Waits
 from pstrain.errors import UnavailableError
 
 
 class Rollback:
     """One scheduler's part in restores. Thread-safe; only methods named ``wait_*`` block."""
 
-    def __init__(self, core: Core, waiting: Waiting) -> None:
+    def __init__(self, core: Core, waits: Waits) -> None:
         self._core = core
-        self._waiting = waiting
+        self._waits = waits
         self._rerunning: set[int] = set()
 
     def keep_ended(self) -> None:
@@ -66,8 +66,8 @@ class Rollback:
         """Blocks until no trainer is connected and what each left behind is settled."""
         with self._core.changed:
             deadline_s = time.monotonic() + timeout_s
-            self._waiting.note_no_trainers()
-            self._waiting.until(
+            self._waits.note_no_trainers()
+            self._waits.until(
                 lambda: not self._core.state.trainers, deadline_s, "trainers to let go"
             )
 
@@ -138,7 +138,7 @@ class Rollback:
         core = self._core
         with core.changed:
             core.rolling_back = False
-            self._waiting.note_joining()
+            self._waits.note_joining()
             core.apply(decide.resume(core.state))
             core.make_progress()
 
@@ -149,7 +149,7 @@ class Rollback:
                 return
             deadline_s = time.monotonic() + timeout_s
             what = "closures to run again after a restore"
-            self._waiting.until(self._has_rerun, deadline_s, what)
+            self._waits.until(self._has_rerun, deadline_s, what)
 
     def stop(self, error: Exception) -> None:
         """Ends everything for good, because the restore failed with ``error``."""

@@ -67,7 +67,7 @@ class Requests:
             request = pb.RunRequest(
                 session=self._session,
                 incarnation=self._incarnation,
-                low_water=self._scheduler.low_water(),
+                low_water=self._scheduler.trainers.low_water(),
                 is_traced=self._scheduler.is_traced,
                 dropped_function_ids=self._sent.forget(),
             )
@@ -143,7 +143,7 @@ class Requests:
             f"{size_bytes:,} bytes; at most {CLOSURE_MAX_BYTES:,} travel: write large values to "
             "files, or keep them in variables"
         )
-        self._scheduler.results(
+        self._scheduler.trainers.results(
             self._trainer, [RunResult(run.closure.id, run.attempt, None, error)]
         )
 

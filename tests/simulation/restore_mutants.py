@@ -17,9 +17,9 @@ from pstrain.coordinator.link import TrainerLink
 from pstrain.coordinator.orders import RunResult
 from pstrain.coordinator.restoring import Restorer
 from pstrain.coordinator.rollback import Rollback
-from pstrain.coordinator.scheduler import Scheduler
 from pstrain.coordinator.server_recovery import ServerRecovery
 from pstrain.coordinator.state import CoordinatorState
+from pstrain.coordinator.trainer_interface import TrainerInterface
 from pstrain.errors import RolledBackError
 from pstrain.paramserver import steps
 from pstrain.trainer.client import RemoteParameters
@@ -144,12 +144,13 @@ def program_rolls_back_before_the_restore_is_complete(patch: Patch) -> None:
 
 @mutant("I1")
 def results_sent_with_a_lost_server_error_count(patch: Patch) -> None:
-    results = Scheduler.results
+    results = TrainerInterface.results
 
     def check_last(self: TrainerLink, ended: list[RunResult]) -> None:
         broken = [end for end in ended if end.error and self._recovery.notice(end.error)]
         if broken and broken[0].error is not None:
-            results(self._scheduler, self.index, [end for end in ended if end not in broken])
+            others = [end for end in ended if end not in broken]
+            results(self._scheduler.trainers, self.index, others)
             raise broken[0].error
 
     patch.setattr(TrainerLink, "_check_servers", check_last)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import pytest
 
-from pstrain.coordinator import rounds, waiting
+from pstrain.coordinator import rounds, waits
 from pstrain.coordinator.events import Event
 from pstrain.coordinator.state import CoordinatorState
 from tests.simulation.base_scenario import Outcome
@@ -104,7 +104,7 @@ def test_program_continues_when_a_restore_began_at_its_end(
 def test_wait_for_a_trainer_lost_in_a_restore_ends_at_its_timeout() -> None:
     with staged():
         outcome = play_sync_restores(112)
-    assert outcome.seconds > waiting.ABSENT_TIMEOUT_S
+    assert outcome.seconds > waits.ABSENT_TIMEOUT_S
     assert any(fault.startswith("kill for good") for fault in outcome.faults)
 
 

@@ -14,8 +14,8 @@ import pytest
 from pstrain.coordinator import decide, link, lost_trainers
 from pstrain.coordinator.dependencies import Dependencies
 from pstrain.coordinator.priority_queue import PriorityQueue
-from pstrain.coordinator.scheduler import Scheduler
 from pstrain.coordinator.state import CoordinatorState
+from pstrain.coordinator.trainer_interface import TrainerInterface
 from pstrain.paramserver import requests
 from pstrain.paramserver.commits import Commits, FenceReport, _Trainer
 from pstrain.paramserver.ledger import Ledger
@@ -389,8 +389,8 @@ def returned_closures_lose_their_bound_trainer(patch: Patch) -> None:
 
 @mutant("I7", "I1", "I10")
 def low_water_mark_runs_ahead(patch: Patch) -> None:
-    original = Scheduler.low_water
-    patch.setattr(Scheduler, "low_water", lambda self: original(self) + 3)
+    original = TrainerInterface.low_water
+    patch.setattr(TrainerInterface, "low_water", lambda self: original(self) + 3)
 
 
 @mutant("I7", "I1", defences_off="servers refuse what a lost trainer still does")

@@ -83,9 +83,9 @@ def test_trainers_are_gone_once_they_have_disconnected_and_are_settled() -> None
     cluster = Cluster()
     restores = cluster.scheduler.rollback
     restores.hold()
-    for leave in (lambda: None, lambda: cluster.scheduler.trainer_silenced(0)):
+    for leave in (lambda: None, lambda: cluster.scheduler.trainers.silence(0)):
         leave()
         with pytest.raises(DeadlineExceededError, match="trainers to let go"):
             restores.wait_disconnected(0)
-    cluster.scheduler.trainer_lost(0, Settlement({}, {}, {}))
+    cluster.scheduler.trainers.lost(0, Settlement({}, {}, {}))
     restores.wait_disconnected(0)

@@ -136,14 +136,14 @@ def test_wait_caught_up_waits_until_requeued_closures_have_run_again() -> None:
     _end(work, items)
     restorer.wait_caught_up(0)
     work.rollback.hold()
-    assert work.trainer_silenced(0)
-    work.trainer_lost(0, Settlement({}, {}, {}))
+    assert work.trainers.silence(0)
+    work.trainers.lost(0, Settlement({}, {}, {}))
     assert work.rollback.requeue({}) == 1
     work.rollback.resume()
     with pytest.raises(DeadlineExceededError, match="closures to run again after a restore"):
         restorer.wait_caught_up(0)
     outbox = Outbox()
-    work.trainer_joined(0, 1, outbox)
+    work.trainers.joined(0, 1, outbox)
     _end(work, outbox)
     restorer.wait_caught_up(0)
     work.stop()
@@ -157,7 +157,7 @@ def _restorer_of(work: Scheduler) -> Restorer:
 def _end(work: Scheduler, items: Any) -> None:
     run = items.get_nowait()
     assert isinstance(run, StartRun)
-    work.results(0, [RunResult(run.closure.id, run.attempt, "done", None)])
+    work.trainers.results(0, [RunResult(run.closure.id, run.attempt, "done", None)])
 
 
 class ValuesRolledBackOnRead:
