@@ -60,8 +60,8 @@ def never() -> bool:
     return False
 
 
-class Restorable(Protocol):
-    """The trained values, which may be lost with a parameter server and restored."""
+class TrainedValues(Protocol):
+    """The values that functions train, which may be lost with a parameter server and restored."""
 
     @property
     def checkpoint(self) -> CheckpointManager | None:
@@ -91,8 +91,8 @@ class Executor(Protocol):
     resumes: bool
 
     @property
-    def recovery(self) -> Restorable:
-        """The values that its functions train."""
+    def recovery(self) -> TrainedValues:
+        """The values that its functions train, and what is done about their loss."""
 
     def give_up(self) -> None:
         """Makes a run that was broken off change no more values. Blocks, bounded."""

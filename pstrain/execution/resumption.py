@@ -17,7 +17,7 @@ from pstrain.callbacks.checkpoint import Checkpoint
 from pstrain.checkpoints import manifest
 from pstrain.checkpoints.saving import end_save
 from pstrain.errors import DataServiceError, RolledBackError
-from pstrain.execution.executor import Executor, Restorable
+from pstrain.execution.executor import Executor, TrainedValues
 from pstrain.execution.progress import Progress, is_of_this_program, is_unfinished
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class Recovery:
     """The recovery of one fit. ``managers`` all save it; losses are restored from the first."""
 
     def __init__(
-        self, values: Restorable, progress: Progress, managers: Sequence[CheckpointManager]
+        self, values: TrainedValues, progress: Progress, managers: Sequence[CheckpointManager]
     ) -> None:
         self._values = values
         self._progress = progress

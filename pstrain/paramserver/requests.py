@@ -222,8 +222,7 @@ def _apply_round(store: Store, call: Call) -> Message:
 
 
 def _fence(store: Store, call: Call) -> Message:
-    report = store.fence(call.header["trainer"])
-    return {"decided": report.decided, "held": report.held, "rows": report.rows}, None
+    return store.fence(call.header["trainer"])._asdict(), None
 
 
 def _complete(store: Store, call: Call) -> Message:

@@ -23,7 +23,7 @@ def by_server(group: Iterable[PendingPart]) -> dict[int, tuple[list[Header], Any
     """Returns the changes of all members by server: their headers, and one body."""
     changes: dict[int, list[tuple[Header, Any]]] = {}
     for member in group:
-        for ps, mine in member.run.changes().items():
+        for ps, mine in member.run.changes.items():
             changes.setdefault(ps, []).extend(mine)
     return {ps: one_message(mine) for ps, mine in changes.items()}
 

@@ -72,7 +72,7 @@ class RoundCommitter(Committer):
         if result.WhichOneof("outcome") == "error_json":
             return super().end(run, result)
         self._check_open()
-        messages = {ps: one_message(changes) for ps, changes in run.changes().items()}
+        messages = {ps: one_message(changes) for ps, changes in run.changes.items()}
         header = self._header(run)
         with self._giving_up:
             self._prepare(sorted(messages), header, messages)
@@ -117,7 +117,7 @@ class RoundCommitter(Committer):
             return
         abort = {**self._header(run), "kind": "abort"}
         try:
-            self._parameters.exchange(dict.fromkeys(run.changes(), (abort, None)))
+            self._parameters.exchange(dict.fromkeys(run.changes, (abort, None)))
         except DataServiceError as error:
             # The servers drop it when the closure has ended for good (the low-water mark).
             logger.warning("servers keep what closure %d prepared: %s", run.token.closure, error)

@@ -107,13 +107,13 @@ class ClosureRun:
         self.notes_max_bytes = notes_max_bytes
         self._commits = commits
         self._parts_decided = parts_decided
-        self._changes: dict[int, list[tuple[Header, Any]]] = {}
+        self.changes: dict[int, list[tuple[Header, Any]]] = {}  # staged ones, by server
         self._touched: set[int] = set()
         self._kept: list[tuple[Origin, Any]] = []
 
     @property
     def has_changes(self) -> bool:
-        return bool(self._changes)
+        return bool(self.changes)
 
     def only_met_end(self, error: BaseException) -> bool:
         """True if a run that ends with ``error`` did nothing but meet the end of its data."""
@@ -133,7 +133,7 @@ class ClosureRun:
 
     def add(self, ps: int, header: Header, body: Any) -> None:
         """Stages a change for server ``ps``; it depends on every element taken so far."""
-        self._changes.setdefault(ps, []).append((header, body))
+        self.changes.setdefault(ps, []).append((header, body))
 
     def touch(self, variables: Iterable[int]) -> None:
         """Marks variables (by id) as having staged changes."""
@@ -153,7 +153,7 @@ class ClosureRun:
 
     def before_take(self) -> None:
         """Commits the staged changes: the next element belongs to the next part."""
-        if self._changes:
+        if self.changes:
             self._commits.commit_part(self, {})
 
     def take(self, ticket: Ticket) -> None:
@@ -172,18 +172,14 @@ class ClosureRun:
 
     def drop_changes(self) -> None:
         """Drops the staged changes, because the closure failed or was cancelled."""
-        self._changes, self._touched = {}, set()
+        self.changes, self._touched = {}, set()
 
     def next_part(self) -> None:
         """Begins the next part, because the current one was committed."""
         self.part += 1
         self.plain += not self.tickets
-        self.tickets, self._changes, self._touched = [], {}, set()
+        self.tickets, self.changes, self._touched = [], {}, set()
         self.notes = []
-
-    def changes(self) -> dict[int, list[tuple[Header, Any]]]:
-        """Returns the staged changes by parameter server, in order."""
-        return self._changes
 
 
 def note(value: Any) -> bool:

@@ -32,7 +32,7 @@ class Commits:
 
     def commit_part(self, run: ClosureRun, pulls: Pulls) -> Answers:
         assert not pulls
-        self.made.append(len(run.changes()))
+        self.made.append(len(run.changes))
         run.next_part()
         return {}
 
