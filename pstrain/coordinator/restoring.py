@@ -29,6 +29,8 @@ from pstrain.errors import (
     ServerRestartedError,
     UnavailableError,
 )
+from pstrain.variables.base import BaseVariable
+from pstrain.variables.names import key_of
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +57,9 @@ class Manager(Protocol):
 class RenewableSession(Session, Protocol):
     """What a restore needs of the strategy: its servers and variables."""
 
+    @property
+    def variables(self) -> Sequence[BaseVariable]: ...
+
     def begin_anew(self) -> None:
         """Begins a new session on all servers, with all variables, once every server answers.
 
@@ -80,8 +85,7 @@ class Restorer:
     folder: that may be of another program, even if its number is higher. Closures that ended before
     it do not run again. ``leave`` disconnects all trainers from the session. ``gives_up``: no
     closure runs again; all that have not ended end with RolledBackError, because the program goes
-    back. ``newest``: the checkpoint that equals the present state, if any. ``left_out`` names the
-    variables that the checkpoints do not hold, which therefore begin anew.
+    back. ``newest``: the checkpoint that equals the present state, if any.
     """
 
     def __init__(
@@ -94,10 +98,8 @@ class Restorer:
         *,
         gives_up: bool = False,
         newest: str | None = None,
-        left_out: Callable[[], Sequence[str]] = tuple,
     ) -> None:
         self._manager = manager
-        self._left_out = left_out
         self._has_warned = False
         self._gives_up = gives_up
         self._strategy = strategy
@@ -300,6 +302,13 @@ class Restorer:
                 if tries == _TRIES_MAX or self._stopping.is_set():
                     raise
                 logger.warning("%s: going back to %s once more", error, path)
+
+    def _left_out(self) -> list[str]:
+        """Returns the names of variables that the checkpoints do not hold, so they begin anew."""
+        if self._gives_up:
+            return []  # what makes up a fit's progress, such as metrics, is restored along with it
+        held = self._manager.checkpoint.holds()
+        return [each.name for each in self._strategy.variables if key_of(each) not in held]
 
     def _end_old_work(self, why: str) -> int:
         if self._gives_up:

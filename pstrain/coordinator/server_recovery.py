@@ -7,7 +7,7 @@ restorer at a time, and one has ended when the next begins.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from pstrain.checkpoints.manager import CheckpointManager
@@ -17,7 +17,6 @@ from pstrain.coordinator.restoring import Restorer
 from pstrain.coordinator.scheduler import Scheduler
 from pstrain.errors import RolledBackError, ServerLostError
 from pstrain.strategy import ParameterServerStrategy
-from pstrain.variables.names import key_of
 
 
 class ServerRecovery:
@@ -156,11 +155,6 @@ class ServerRecovery:
     def _restorer_of(self, manager: CheckpointManager, *, gives_up: bool = False) -> Restorer:
         strategy, earlier = self._strategy(), self._restorer
         assert strategy is not None
-
-        def left_out() -> Sequence[str]:
-            # In `fit`, what makes up its progress, such as metrics, is restored along with it.
-            return () if gives_up else _left_out(strategy, manager)
-
         return Restorer(
             manager,
             strategy,
@@ -169,11 +163,4 @@ class ServerRecovery:
             self._leave,
             gives_up=gives_up,
             newest=None if earlier is None else earlier.saved_by(manager),
-            left_out=left_out,
         )
-
-
-def _left_out(strategy: ParameterServerStrategy, manager: CheckpointManager) -> list[str]:
-    """Returns the names of the variables that the manager's checkpoints do not hold."""
-    held = manager.checkpoint.holds()
-    return [each.name for each in strategy.variables if key_of(each) not in held]

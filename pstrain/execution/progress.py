@@ -23,11 +23,10 @@ from dataservice.runtime.identity import new_id
 from pstrain import results
 from pstrain.callbacks.base import CallbackList, Logs
 from pstrain.errors import RolledBackError, UnimplementedError
+from pstrain.execution.executor import Report
 from pstrain.metrics.tally import of_each_row
 
 logger = logging.getLogger(__name__)
-
-Report = dict[str, Any]
 
 _PROGRAM = new_id("program")
 

@@ -28,6 +28,7 @@ class Cluster:
 
     session = "mine"
     addresses = ("ps0:1", "ps1:1")
+    variables = ()
 
     def __init__(self, *, losses: int = 0, statuses: tuple[Any, ...] = ()) -> None:
         self.checkpoint, self.parameters, self.followers = self, self, list[Any]()
@@ -44,6 +45,9 @@ class Cluster:
         self.restorer = Restorer(self, self, work, iterators, lambda: None, newest="ckpt-1")
 
     def wait(self, timeout: float | None = None) -> None: ...
+
+    def holds(self) -> frozenset[Any]:
+        return frozenset()
 
     @contextmanager
     def alone(self) -> Iterator[None]:

@@ -21,6 +21,7 @@ from pstrain.errors import (
     ServerLostError,
 )
 from pstrain.trainer.consistent_reads import consistent_read
+from pstrain.variables.names import key_of
 from tests.unit.pstrain.coordinator.scheduling_cases import scheduler
 
 
@@ -91,15 +92,21 @@ def test_restoring_without_checkpoint_ends_at_once() -> None:
 def test_variables_left_out_of_checkpoint_are_logged_once_and_abbreviated(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
+    held, *others = [
+        SimpleNamespace(name=f"v{number}", parameters=None, spec=SimpleNamespace(id=number))
+        for number in range(-1, 12)
+    ]
     parts: Any = SimpleNamespace(
-        checkpoint=SimpleNamespace(followers=[]), forget=lambda _mark: None
+        checkpoint=SimpleNamespace(followers=[], holds=lambda: {key_of(held)}),  # type: ignore[arg-type]
+        forget=lambda _mark: None,
+        variables=(held, *others),
     )
-    names = [f"v{index}" for index in range(12)]
-    restorer = Restorer(parts, parts, parts, parts, leave=lambda: None, left_out=lambda: names)
+    restorer = Restorer(parts, parts, parts, parts, leave=lambda: None)
     mark: Any = SimpleNamespace(closures=0, parts={}, iterators=0)
     for _ in range(2):
         restorer.committed(mark, "ckpt-1")
     assert caplog.text.count("'v9' and others are not in the checkpoint") == 1
+    assert held.name not in caplog.text
 
 
 def test_end_restoring_is_refused_during_restore() -> None:
@@ -203,7 +210,7 @@ class ParametersReadDuringRestore:
     """
 
     def __init__(self) -> None:
-        self.session, self.followers = "s1", list[Any]()
+        self.session, self.followers, self.variables = "s1", list[Any](), ()
         self.checkpoint, self.parameters = self, self
         self.config: Any = SimpleNamespace(transfer_timeout_s=30.0)
         self._begun, self._may_end = threading.Event(), threading.Event()
@@ -228,6 +235,9 @@ class ParametersReadDuringRestore:
 
     def alone(self) -> Any:
         return nullcontext()
+
+    def holds(self) -> frozenset[Any]:
+        return frozenset()
 
     def restore(self, path: str, *, with_attached: bool, keeps_rates: bool) -> None: ...
 
