@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from itertools import chain
 from typing import Final
 
-from pstrain.paramserver.messages import Call, LateBody, Message, Part, body_arrays, claim_parts
+from pstrain.paramserver.messages import BodyPart, Call, LateBody, Message, body_arrays, claim_parts
 from pstrain.paramserver.store import Store
 
 
@@ -80,7 +80,7 @@ def _remove_keys(store: Store, call: Call) -> Message:
     ``ShardKeys.remove_keys``.
     """
     items = [(store.shard(v, i), rest) for v, i, *rest in call.header["items"]]
-    parts: list[Part] = [
+    parts: list[BodyPart] = [
         ("int64", (size,)) for _, (count, bounds, _) in items for size in (count, count, bounds)
     ]
     given = iter(body_arrays(call.body, parts))

@@ -20,11 +20,11 @@ from pstrain.paramserver.increments import Base
 from pstrain.paramserver.loading import can_stage, read_into, stage, verify
 from pstrain.paramserver.messages import (
     Array,
+    BodyPart,
     Call,
     Header,
     LateBody,
     Message,
-    Part,
     body_arrays,
     new_body,
     refusal,
@@ -94,7 +94,7 @@ def _pull(store: Store, call: Call) -> Message:
     ids = iter(all_widest(body_arrays(call.body, _ids_of(call.header)), dtypes))
     # Each version is read once, before the rows: the rows sent are at least as new as it says.
     versions = [shard.version for shard in shards]
-    parts: list[Part] = []
+    parts: list[BodyPart] = []
     wanted: list[tuple[Shard, Array | None]] = []
     for shard, (_, _, count, known), version in zip(shards, items, versions, strict=True):
         if count != WHOLE:
@@ -124,7 +124,7 @@ def _fill(
         shard.gather_checked(ids[start:stop], target)
 
 
-def _ids_of(pull: Header) -> list[Part]:
+def _ids_of(pull: Header) -> list[BodyPart]:
     """Returns the parts in the body of a pull."""
     _, dtype = named_in(pull)
     return [(dtype, (count,)) for _, _, count, _ in pull["items"] if count != WHOLE]

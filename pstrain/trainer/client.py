@@ -21,7 +21,7 @@ from pstrain.consistency import ASYNC, Consistency
 from pstrain.features.eviction import Eviction, evict
 from pstrain.features.key_map import KeyMaps, KeyQuery
 from pstrain.paramserver import messages, transport
-from pstrain.paramserver.messages import Array, Header, LateBody, Message, Part
+from pstrain.paramserver.messages import Array, BodyPart, Header, LateBody, Message
 from pstrain.paramserver.saved import Saved, Tracking
 from pstrain.trainer.consistent_reads import (
     WaitRestored,
@@ -200,7 +200,7 @@ class RemoteParameters(ServerSession):
                 }
             )
             for ps, (_, a, b) in batch.items():
-                parts: list[Part] = [(dtype, (b - a, spec.width))]
+                parts: list[BodyPart] = [(dtype, (b - a, spec.width))]
                 (rows,) = messages.body_arrays(replies[ps].body, parts)
                 out[a - start : b - start] = transport.float32_of(rows)
         return out.reshape(shape_of_rows(spec, stop - start))

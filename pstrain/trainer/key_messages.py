@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from pstrain.features.eviction import IdleCounts, IdleKeys, Part, Share
 from pstrain.features.key_map import KeyQuery
-from pstrain.paramserver.messages import Header, LateBody, Message, body_arrays
-from pstrain.paramserver.messages import Part as BodyPart
+from pstrain.paramserver.messages import BodyPart, Header, LateBody, Message, body_arrays
 from pstrain.trainer.outgoing import Answers
 from pstrain.variables.rows import row_bounds, row_bytes
 from pstrain.vocabulary import VariableSpec

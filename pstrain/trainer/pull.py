@@ -13,7 +13,7 @@ import numpy as np
 
 from pstrain.bfloat16 import widen_into
 from pstrain.paramserver.changes import WHOLE
-from pstrain.paramserver.messages import Array, Message, Part, Received, body_arrays, part_bytes
+from pstrain.paramserver.messages import Array, BodyPart, Message, Received, body_arrays, part_bytes
 from pstrain.paramserver.transport import FLOAT32, body_of, ids_dtype, named, narrowed
 from pstrain.variables.rows import look_up
 from pstrain.vocabulary import Fetch, Lookup, VariableSpec
@@ -90,7 +90,7 @@ class Pull:
     def receive(self, ps: int, versions: Sequence[int], body: Received) -> None:
         """Takes in one server's reply."""
         asked, narrow = self._asked[ps], narrowed(self._dtypes[0])
-        parts: list[Part] = []
+        parts: list[BodyPart] = []
         fresh = []
         for (position, index, rows), version in zip(asked, versions, strict=True):
             spec, whole = self._specs[position], self._wholes[position]

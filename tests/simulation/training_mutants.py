@@ -61,7 +61,7 @@ def servers_decide_without_a_record(patch: Patch) -> None:
 
 @mutant("I7")
 def repeated_requests_are_applied_twice(patch: Patch) -> None:
-    patch.setattr(Ledger, "claim", lambda _self, _closure, _sequence: True)
+    patch.setattr(Ledger, "add", lambda _self, _closure, _sequence: True)
 
 
 @mutant("I7", "I1")
@@ -183,7 +183,7 @@ def combined_request_runs_its_first_part_twice(patch: Patch) -> None:
         requests._or_refused(requests.answer, store, Call(call.header["first"], None))
         return original(store, call)
 
-    patch.setattr(Ledger, "claim", lambda _self, _closure, _sequence: True)
+    patch.setattr(Ledger, "add", lambda _self, _closure, _sequence: True)
     patch.setitem(requests._HANDLERS, "both", both)
 
 

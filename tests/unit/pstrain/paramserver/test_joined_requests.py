@@ -161,7 +161,7 @@ def test_joined_body_is_split_into_arrays_of_each_request(
                 np.testing.assert_array_equal(one, other)
 
 
-def _parts(arrays: list[Any]) -> list[messages.Part]:
+def _parts(arrays: list[Any]) -> list[messages.BodyPart]:
     return [(array.dtype.str, array.shape) for array in arrays]
 
 
