@@ -131,7 +131,7 @@ class TrainerLink:
     def _settle_loss(self) -> None:
         """Settles what the lost trainer left; a server that does not answer ends the scheduling."""
         name = self._name
-        services, rows = self._scheduler.trainers.record_loss(self.index, name)
+        services, marks = self._scheduler.trainers.record_loss(self.index, name)
         settlement = Settlement({}, {}, {})
         is_stopping = self._stopping.is_set()
         if not is_stopping:
@@ -151,7 +151,7 @@ class TrainerLink:
                     )
                     self._scheduler.stop(error)
         timeout_s = _STOP_TELL_TIMEOUT_S if is_stopping else _TELL_TIMEOUT_S
-        settle_services(name, services, merged(rows, settlement.rows.values()), timeout_s)
+        settle_services(name, services, merged(marks, settlement.marks.values()), timeout_s)
         self._scheduler.trainers.lost(self.index, settlement)
 
     def _awaits_restore(self, error: Exception) -> bool:

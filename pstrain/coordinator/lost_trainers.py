@@ -50,16 +50,16 @@ class Settlement(NamedTuple):
 
     decided: dict[int, DecidedClosure]
     outcomes: dict[int, tuple[Any, Exception | None]]
-    rows: Marks
+    marks: Marks
 
 
 def settle_servers(servers: Servers, trainer: str) -> Settlement:
     """Fences the trainer and completes what it had decided; may raise UnavailableError."""
     reports = servers.fence(trainer)
     entries = {tuple(entry[:3]): entry for each in reports.values() for entry in each["decided"]}
-    rows: Marks = {}
+    marks: Marks = {}
     for report in reports.values():
-        rows = merged(rows, report["rows"].values())
+        marks = merged(marks, report["rows"].values())
     keys = {
         ps: [key for key in report["held"] if tuple(key) in entries]
         for ps, report in reports.items()
@@ -81,7 +81,7 @@ def settle_servers(servers: Servers, trainer: str) -> Settlement:
         )
         for closure, attempt, _, outcome, plain, _ in (each[-1] for each in parts.values())
     }
-    return Settlement(decided, ended, rows)
+    return Settlement(decided, ended, marks)
 
 
 def _end_of(parts: list[list[Any]]) -> tuple[Any, Exception | None] | None:
@@ -100,12 +100,12 @@ def _end_of(parts: list[list[Any]]) -> tuple[Any, Exception | None] | None:
     ), None
 
 
-def settle_services(trainer: str, services: Iterable[str], rows: Marks, timeout_s: float) -> None:
+def settle_services(trainer: str, services: Iterable[str], marks: Marks, timeout_s: float) -> None:
     """Tells the data services which rows of the lost trainer's readers counted."""
-    targets = {mark["service"] for mark in rows.values()} | set(services)
+    targets = {mark["service"] for mark in marks.values()} | set(services)
     for service in sorted(targets):
         consumed = {
-            reader: mark["marks"] for reader, mark in rows.items() if mark["service"] == service
+            reader: mark["marks"] for reader, mark in marks.items() if mark["service"] == service
         }
         try:
             count = dataservice.release_readers(service, trainer, consumed, timeout_s=timeout_s)
@@ -117,9 +117,9 @@ def settle_services(trainer: str, services: Iterable[str], rows: Marks, timeout_
             )  # fmt: skip
 
 
-def merged(rows: Marks, more: Iterable[Mapping[str, Any]]) -> Marks:
-    """Merges ``more`` marks into ``rows``; of each window, the further mark stays."""
-    result = dict(rows)
+def merged(marks: Marks, more: Iterable[Mapping[str, Any]]) -> Marks:
+    """Merges ``more`` into ``marks``; of each window, the further mark stays."""
+    result = dict(marks)
     for mark in more:
         known = result.get(mark["reader"])
         windows = {each[0]: each for each in ([] if known is None else known["marks"])}

@@ -67,7 +67,7 @@ class RenewableSession(Session, Protocol):
         """
 
 
-class _Mark(NamedTuple):
+class _Moment(NamedTuple):
     """A moment: counts of closures that had ended and of iterators made, and committed parts.
 
     ``parts``: of closures that had not ended, how many parts without elements were committed.
@@ -107,7 +107,7 @@ class Restorer:
         self._iterators = iterators
         self._leave = leave
         self._newest = newest
-        self._mark = _Mark(closures=-1, iterators=0, parts={})
+        self._moment = _Moment(closures=-1, iterators=0, parts={})
         self._lost_servers = LostServers(strategy)
         self._noticed = threading.Event()
         self._stopping = threading.Event()
@@ -199,24 +199,26 @@ class Restorer:
 
     def saved_by(self, manager: Manager) -> str | None:
         """Returns the newest checkpoint of ``manager`` if no closure has ended since, else None."""
-        is_mine = self._manager is manager and self._work.mark() == self._mark.closures
+        is_mine = self._manager is manager and self._work.finished_count() == self._moment.closures
         return self._newest if is_mine else None
 
     # -- called by the checkpoint
 
-    def mark_moment(self) -> _Mark:
+    def mark_moment(self) -> _Moment:
         """Returns the moment of a save; ServerLostError while a restore is under way."""
         if self.is_restoring:
             raise ServerLostError(
                 "nothing can be saved while everything goes back to the last checkpoint, because a "
                 "parameter server was lost; save again when that is over"
             )
-        return _Mark(self._work.mark(), self._iterators.made_count(), self._work.parts())
+        return _Moment(
+            self._work.finished_count(), self._iterators.made_count(), self._work.parts()
+        )
 
-    def committed(self, mark: _Mark, path: str) -> None:
-        """Notes that the save of the moment ``mark`` is complete, at ``path``."""
-        self._work.forget(mark.closures)
-        self._newest, self._mark = path, mark
+    def committed(self, moment: _Moment, path: str) -> None:
+        """Notes that the save of the moment ``moment`` is complete, at ``path``."""
+        self._work.forget(moment.closures)
+        self._newest, self._moment = path, moment
         if not self._has_warned and (names := self._left_out()):
             self._has_warned = True
             logger.warning("%s are not in the checkpoint: %s", _named(names), _BEGIN_ANEW)
@@ -296,7 +298,7 @@ class Restorer:
                 self._manager.checkpoint.restore(
                     path, with_attached=True, keeps_rates=not self._gives_up
                 )
-                self._iterators.rewind_since(self._mark.iterators)
+                self._iterators.rewind_since(self._moment.iterators)
                 return
             except (ServerLostError, ServerRestartedError) as error:
                 if tries == _TRIES_MAX or self._stopping.is_set():
@@ -313,7 +315,7 @@ class Restorer:
     def _end_old_work(self, why: str) -> int:
         if self._gives_up:
             return self._work.give_up(RolledBackError(why))
-        return self._work.requeue(self._mark.parts)
+        return self._work.requeue(self._moment.parts)
 
     def _give_up(self, error: Exception) -> None:
         logger.error("parameter servers could not be restored: %s", error)

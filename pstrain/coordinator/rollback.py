@@ -36,17 +36,17 @@ class Rollback:
         with self._core.changed:
             self._core.kept = None
 
-    def mark(self) -> int:
-        """Returns a mark that stands for all closures that have finished so far."""
+    def finished_count(self) -> int:
+        """Returns how many closures have finished so far."""
         with self._core.changed:
             return self._core.state.finished_count
 
-    def forget(self, mark: int) -> None:
-        """Drops the kept closures that ended before ``mark``: they will not run again."""
+    def forget(self, count: int) -> None:
+        """Drops the first ``count`` closures that finished: they will not run again."""
         core = self._core
         with core.changed:
             if core.kept is not None:
-                core.kept = {number: c for number, c in core.kept.items() if number > mark}
+                core.kept = {number: c for number, c in core.kept.items() if number > count}
 
     def parts(self) -> dict[int, int]:
         """Returns, by closure not ended, how many of its parts without elements are committed."""

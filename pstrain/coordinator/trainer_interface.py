@@ -109,14 +109,14 @@ class TrainerInterface:
         if end.met_end and (events := decide.meet_end(core.state, *run)):
             # In rounds its marks may cover rows of closures that wait to be decided.
             if not core.in_rounds:
-                core.trainer_marks.note(trainer, end.rows)
+                core.trainer_marks.note(trainer, end.marks)
             core.apply(events)
             return end.needs_settling
         core.run_times.note(closure.function_id, end.seconds)
         closure.error = _error_that_counts(closure)
         # A failed closure's marks may cover rows of prepared ones; they count with these.
         if not core.state.has_prepared(trainer):
-            core.trainer_marks.note(trainer, end.rows)
+            core.trainer_marks.note(trainer, end.marks)
         settle = decide.finish if closure.error is None else decide.fail
         core.apply(settle(core.state, *run))
         return end.needs_settling

@@ -150,7 +150,7 @@ class Requests:
 
 def result_of(result: pb.ClosureResult, trainer_name: str) -> RunResult:
     """Returns how a run ended. ``trainer_name``: the name that servers know its trainer by."""
-    rows = tuple(json.loads(result.rows_json)) if result.rows_json else ()
+    marks = tuple(json.loads(result.rows_json)) if result.rows_json else ()
     value: Any = None
     error: Exception | None = None
     part: RoundPart | None = None
@@ -159,14 +159,14 @@ def result_of(result: pb.ClosureResult, trainer_name: str) -> RunResult:
     elif not result.was_dropped:
         value = results.decode(result.value)
     if result.is_prepared:
-        part = RoundPart(trainer_name, tuple(result.servers), result.has_gradient, rows)
+        part = RoundPart(trainer_name, tuple(result.servers), result.has_gradient, marks)
     return RunResult(
         result.id,
         result.attempt,
         value,
         error,
         needs_settling=result.needs_settling,
-        rows=rows,
+        marks=marks,
         part=part,
         was_dropped=result.was_dropped,
         seconds=result.seconds,

@@ -16,15 +16,15 @@ def run_some(cluster: Cluster, count: int) -> list[int]:
     return [cluster.run() for _ in range(count)]
 
 
-def test_only_closures_that_ended_after_the_mark_run_again() -> None:
+def test_only_closures_that_ended_after_the_save_run_again() -> None:
     cluster = Cluster()
     restores = cluster.scheduler.rollback
     run_some(cluster, 1)
     restores.keep_ended()
     run_some(cluster, 1)
-    mark = restores.mark()
+    count = restores.finished_count()
     later = run_some(cluster, 2)
-    restores.forget(mark)
+    restores.forget(count)
     restores.hold()
     cluster.submit()
     assert restores.requeue({}) == 2

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pstrain.coordinator.restoring import _TRIES_MAX, Restorer, _Mark
+from pstrain.coordinator.restoring import _TRIES_MAX, Restorer, _Moment
 from pstrain.errors import (
     AbortedError,
     DataServiceError,
@@ -52,7 +52,7 @@ class Cluster:
     @contextmanager
     def alone(self) -> Iterator[None]:
         if self.saves_meanwhile:
-            self.restorer.committed(_Mark(7, 5, {3: 1}), "ckpt-2")
+            self.restorer.committed(_Moment(7, 5, {3: 1}), "ckpt-2")
         yield
 
     def begin_anew(self) -> None:

@@ -40,8 +40,8 @@ def test_failed_replacement_run_consumes_no_rows_of_prepared_closure() -> None:
     one.trainers.silence(1)
     one.trainers.lost(1, Settlement({}, {}, {}))
     first, both = ({"reader": "a", "marks": [["window", rows]]} for rows in (1, 2))
-    part = RoundPart("trainer-0", (0,), has_gradient=True, rows=(first,))
+    part = RoundPart("trainer-0", (0,), has_gradient=True, marks=(first,))
     one.trainers.results(0, [RunResult(0, 0, None, None, part=part)])
     assert core.state.running[1].trainer == 0  # in place of trainer 1; 2 holds up the round
-    one.trainers.results(0, [RunResult(1, 1, None, ValueError("made up"), rows=(both,))])
+    one.trainers.results(0, [RunResult(1, 1, None, ValueError("made up"), marks=(both,))])
     assert one.trainers.record_loss(0, "trainer-0")[1] == {}
