@@ -110,7 +110,7 @@ class Cancelling(ABC):
             raise cancelled_error(run)
 
     def _report(self, results: list[pb.ClosureResult]) -> None:
-        """ResultQueue results of closures that have ended here."""
+        """Sends results of closures that have ended here."""
         for result in results:
             run = self._open.end((result.id, result.attempt))
             if run is not None and self.is_traced:

@@ -15,9 +15,7 @@ import math
 import time
 from typing import Final
 
-from pstrain.errors import (
-    CancelledError,
-)
+from pstrain.errors import CancelledError
 from pstrain.trainer.cancelling import Fail, Send, cancelled_error
 from pstrain.trainer.client import RemoteParameters
 from pstrain.trainer.decisions import encoded_notes
@@ -76,7 +74,7 @@ class Committer(TwoPhaseCommit):
     def take(self, run: ClosureRun, source: int, receipt: Receipt) -> None:
         """Notes that a closure took an element; callers keep to the order of the source."""
         with self._lock:
-            run.take(self._turns.take(source, receipt, run))
+            run.tickets.append(self._turns.take(source, receipt, run))
 
     def commit_part(self, run: ClosureRun, pulls: Pulls) -> Answers:
         """Commits the current part of a closure that goes on; pulls may go along."""

@@ -101,7 +101,7 @@ class ClosureRun:
         self.is_ending = False  # its end is fixed: it cannot be cancelled any more
         self.has_taken = self.has_met_end = False  # took an element; met the end of an iterator
         self.part = self.plain = 0
-        self.tickets: list[Ticket] = []
+        self.tickets: list[Ticket] = []  # of the elements of the current part
         self.notes: list[Any] = []
         self.noted_bytes = 0  # the encoded size of the notes on earlier parts
         self.notes_max_bytes = notes_max_bytes
@@ -155,10 +155,6 @@ class ClosureRun:
         """Commits the staged changes: the next element belongs to the next part."""
         if self.changes:
             self._commits.commit_part(self, {})
-
-    def take(self, ticket: Ticket) -> None:
-        """Adds the ticket of an element that was taken."""
-        self.tickets.append(ticket)
 
     def keep(self, origin: Origin, element: Any) -> None:
         """Keeps an element that was taken, to be given back to ``origin``."""

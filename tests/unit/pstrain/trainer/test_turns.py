@@ -52,7 +52,7 @@ class Trainer:
         for name in names:
             number = self.taken[source] = self.taken.get(source, -1) + 1
             run = self.run(name)
-            run.take(self.turns.take(source, Receipt(number), run))
+            run.tickets.append(self.turns.take(source, Receipt(number), run))
 
     def run(self, name: str) -> ClosureRun:
         token = StepToken("s", len(self.runs), 0)
