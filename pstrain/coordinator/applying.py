@@ -9,29 +9,20 @@ An order whose round was undone, because a server was lost, has no effect.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from dataservice.errors import DataServiceError
 from pstrain.coordinator.orders import RoundOrder
 from pstrain.coordinator.scheduler import Scheduler
 from pstrain.coordinator.server_recovery import ServerRecovery
-
-
-class RoundServers(Protocol):
-    """What this module needs of the parameter servers."""
-
-    def exchange(
-        self, messages_by_ps: Mapping[int, tuple[dict[str, Any], Any]]
-    ) -> Mapping[int, dict[str, Any]]:
-        """Sends one message to each of some servers, again if the reply may be lost."""
+from pstrain.trainer.client import RemoteParameters
 
 
 class RoundApplier:
     """Applies rounds in a thread that it owns from ``start`` until the scheduler has stopped."""
 
     def __init__(
-        self, scheduler: Scheduler, servers: RoundServers, recovery: ServerRecovery
+        self, scheduler: Scheduler, servers: RemoteParameters, recovery: ServerRecovery
     ) -> None:
         self._scheduler = scheduler
         self._servers = servers

@@ -21,7 +21,6 @@ from dataservice.runtime.auth import TlsConfig
 from dataservice.runtime.rpc import RpcClient
 from pstrain.coordinator.functions import PickledFunctions
 from pstrain.coordinator.lost_trainers import (
-    Servers,
     Settlement,
     merged,
     settle_servers,
@@ -32,6 +31,7 @@ from pstrain.coordinator.scheduler import Scheduler
 from pstrain.coordinator.server_recovery import ServerRecovery
 from pstrain.coordinator.trainer_messages import Requests, position_of, result_of
 from pstrain.errors import AbortedError
+from pstrain.trainer.client import RemoteParameters
 from pstrain.vocabulary import trainer_name
 from pstrain.wire import trainer_pb2 as pb
 
@@ -58,7 +58,7 @@ class TrainerLink:
         configuration: pb.ConfigureRequest,
         scheduler: Scheduler,
         functions: PickledFunctions,
-        servers: Servers,
+        servers: RemoteParameters,
         incarnations: Iterator[int],
         slots: int,
         token: str,

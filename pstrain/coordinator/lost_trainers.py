@@ -13,30 +13,17 @@ from __future__ import annotations
 import base64
 import logging
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import dataservice
 from dataservice.errors import DataServiceError
 from pstrain import remote_errors, results
 from pstrain.coordinator.decide import DecidedClosure
 from pstrain.errors import DataLossError
-from pstrain.features.key_map import KeyMaps
 from pstrain.reader_marks import Marks
+from pstrain.trainer.client import RemoteParameters
 
 logger = logging.getLogger(__name__)
-
-
-class Servers(Protocol):
-    """What this module needs of the parameter servers."""
-
-    session: str
-    key_maps: KeyMaps
-
-    def fence(self, trainer: str) -> Mapping[int, dict[str, Any]]:
-        """Refuses all further requests of ``trainer``; returns, by server, what it left there."""
-
-    def complete(self, trainer: str, keys: Mapping[int, list[list[int]]]) -> None:
-        """Has servers apply the parts ``keys`` of those that they hold, and drop the others."""
 
 
 class LostRunNotes(NamedTuple):
@@ -53,7 +40,7 @@ class Settlement(NamedTuple):
     marks: Marks
 
 
-def settle_servers(servers: Servers, trainer: str) -> Settlement:
+def settle_servers(servers: RemoteParameters, trainer: str) -> Settlement:
     """Fences the trainer and completes what it had decided; may raise UnavailableError."""
     reports = servers.fence(trainer)
     entries = {tuple(entry[:3]): entry for each in reports.values() for entry in each["decided"]}

@@ -15,10 +15,11 @@ import itertools
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
+from pstrain.checkpoints.manager import CheckpointManager
 from pstrain.checkpoints.saving import end_save
-from pstrain.coordinator.lost_servers import LostServers, Session, is_server_loss
+from pstrain.coordinator.lost_servers import LostServers, is_server_loss
 from pstrain.coordinator.per_worker import IteratorsInUse
 from pstrain.coordinator.rollback import Rollback
 from pstrain.errors import (
@@ -29,7 +30,7 @@ from pstrain.errors import (
     ServerRestartedError,
     UnavailableError,
 )
-from pstrain.variables.base import BaseVariable
+from pstrain.strategy import ParameterServerStrategy
 from pstrain.variables.names import key_of
 
 logger = logging.getLogger(__name__)
@@ -44,27 +45,6 @@ _BEGIN_ANEW: Final = (
     "if a parameter server is lost they begin anew, at their first values or, where these were "
     "more than 64 KiB, at 0; give the Checkpoint all that training needs"
 )
-
-
-class Manager(Protocol):
-    """What a restore needs of the CheckpointManager to whose checkpoints it returns."""
-
-    checkpoint: Any
-
-    def wait(self, timeout: float | None = None) -> None: ...
-
-
-class RenewableSession(Session, Protocol):
-    """What a restore needs of the strategy: its servers and variables."""
-
-    @property
-    def variables(self) -> Sequence[BaseVariable]: ...
-
-    def begin_anew(self) -> None:
-        """Begins a new session on all servers, with all variables, once every server answers.
-
-        Raises AbortedError if another coordinator has a session there.
-        """
 
 
 class _Moment(NamedTuple):
@@ -90,8 +70,8 @@ class Restorer:
 
     def __init__(
         self,
-        manager: Manager,
-        strategy: RenewableSession,
+        manager: CheckpointManager,
+        strategy: ParameterServerStrategy,
         work: Rollback,
         iterators: IteratorsInUse,
         leave: Callable[[], None],
@@ -197,7 +177,7 @@ class Restorer:
         self._noticed.set()
         return True
 
-    def saved_by(self, manager: Manager) -> str | None:
+    def saved_by(self, manager: CheckpointManager) -> str | None:
         """Returns the newest checkpoint of ``manager`` if no closure has ended since, else None."""
         is_mine = self._manager is manager and self._work.finished_count() == self._moment.closures
         return self._newest if is_mine else None

@@ -13,7 +13,6 @@ from typing import Any
 
 from pstrain import remote_errors, results
 from pstrain.coordinator.functions import PickledFunctions
-from pstrain.coordinator.lost_trainers import Servers
 from pstrain.coordinator.orders import (
     AskPosition,
     CancelRun,
@@ -30,6 +29,7 @@ from pstrain.coordinator.orders import (
 from pstrain.coordinator.scheduler import Scheduler
 from pstrain.coordinator.sent_functions import SentFunctions
 from pstrain.errors import InvalidArgumentError
+from pstrain.trainer.client import RemoteParameters
 from pstrain.vocabulary import CLOSURE_MAX_BYTES
 from pstrain.wire import trainer_pb2 as pb
 
@@ -48,7 +48,7 @@ class Requests:
         outbox: Outbox,
         scheduler: Scheduler,
         functions: PickledFunctions,
-        servers: Servers,
+        servers: RemoteParameters,
         *,
         trainer: int,
         session: str,
