@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
@@ -87,6 +88,17 @@ def test_restoring_without_checkpoint_ends_at_once() -> None:
     recovery = ServerRecovery(cluster, cluster, cluster, lambda: None)
     assert recovery.end_restoring(lambda: False)
     assert not recovery.end_restoring(lambda: True)
+
+
+def test_recovery_without_checkpoint_keeps_no_strategy_alive() -> None:
+    """Otherwise a strategy and a coordinator that the program has dropped would never be closed."""
+    strategy: Any = Cluster()
+    strategy.parameters = strategy.rollback = None
+    reference = weakref.ref(strategy)
+    recovery = ServerRecovery(strategy, strategy.rollback, strategy.rollback, lambda: None)
+    del strategy
+    assert reference() is None
+    assert not recovery.is_restoring
 
 
 def test_variables_left_out_of_checkpoint_are_logged_once_and_abbreviated(
