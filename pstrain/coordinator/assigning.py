@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from heapq import heapify, heappop, heappush
 from itertools import islice
 
 from pstrain.consistency import Ssp, Sync
@@ -88,33 +89,62 @@ def _ahead(
     state: CoordinatorState, started: Sequence[ev.ClosureStarted], ahead: Callable[[int], int]
 ) -> Iterator[ev.ClosureStarted]:
     """Sends short closures ahead, beyond the slots, each to the trainer that has fewest."""
-    loads: dict[int, int] | None = None
+    loads: _Loads | None = None
     begun = sum(event.closure not in state.bound for event in started)
     for closure in islice(state.waiting, begun, None):
         most = 0 if state.attempts[closure] else ahead(closure)
         if not most:
             return
-        if loads is None:
-            loads = _loads(state, started)
-        trainer = min(loads, key=loads.__getitem__, default=None)
-        if trainer is None or loads[trainer] >= most:
+        loads = loads or _Loads(state, started)
+        trainer = loads.take_below(most)
+        if trainer is None:
             return
-        loads[trainer] += 1
         yield ev.ClosureStarted(closure=closure, trainer=trainer, attempt=0)
 
 
-def _loads(state: CoordinatorState, started: Sequence[ev.ClosureStarted]) -> dict[int, int]:
-    """Returns how many closures trainers have, ``started`` included, that may get some ahead.
+class _Loads:
+    """How many closures trainers have, ``started`` included, of those that may get some ahead.
 
     Leaves out trainers that closures are bound to and wait for, and those at the end of their data.
+    Looks only at as many trainers as it is asked for: a decision follows each message.
     """
-    at_end: set[int] = set().union(*state.exhausted_on.values())
-    starts = Counter(event.trainer for event in started)
-    return {
-        index: len(trainer.running) + starts[index]
-        for index, trainer in state.trainers.items()
-        if _is_warm(trainer) and index not in state.bound_waiting and index not in at_end
-    }
+
+    def __init__(self, state: CoordinatorState, started: Sequence[ev.ClosureStarted]) -> None:
+        at_end: set[int] = set().union(*state.exhausted_on.values())
+
+        def may_get_more(trainer: int) -> bool:
+            is_open = trainer not in state.bound_waiting and trainer not in at_end
+            return is_open and _is_warm(state.trainers[trainer])
+
+        starts = Counter(event.trainer for event in started)
+        # A heap of the trainers whose loads differ from the state's.
+        self._changed = [
+            (len(state.trainers[trainer].running) + count, trainer)
+            for trainer, count in starts.items()
+            if may_get_more(trainer)
+        ]
+        heapify(self._changed)
+        self._others = (
+            (load, trainer)
+            for load, trainer in state.free.by_use()
+            if trainer not in starts and may_get_more(trainer)
+        )
+        self._next = next(self._others, None)
+
+    def take_below(self, most: int) -> int | None:
+        """Returns the trainer that has fewest, which has one more then; None if it has ``most``."""
+        first = self._changed[0] if self._changed else None
+        if self._next is None or (first is not None and first <= self._next):
+            if first is None or first[0] >= most:
+                return None
+            load, trainer = heappop(self._changed)
+        elif self._next[0] >= most:
+            return None
+        else:
+            load, trainer = self._next
+            self._next = next(self._others, None)
+        heappush(self._changed, (load + 1, trainer))
+        return trainer
 
 
 def _is_warm(trainer: Trainer) -> bool:
@@ -146,13 +176,12 @@ def _bound_ahead(
             yield ev.ClosureStarted(closure=closure, trainer=trainer, attempt=0)
 
 
-def _near_the_slowest(state: CoordinatorState, rule: Ssp) -> list[int]:
-    """Returns the trainer of each slot that ``rule`` lets be used, those with fewest first."""
-    chosen: list[int] = []
+def _near_the_slowest(state: CoordinatorState, rule: Ssp) -> Iterator[int]:
+    """Yields the trainer of each slot that ``rule`` lets be used, those with fewest first."""
     slowest = exhausted.slowest(state)
-    running = {index: len(trainer.running) for index, trainer in state.trainers.items()}
-    for trainer in state.free:
-        if rule.may_start(state.trainers[trainer].clock, running[trainer], slowest):
-            running[trainer] += 1
-            chosen.append(trainer)
-    return chosen
+    chosen: Counter[int] = Counter()
+    for index in state.free:
+        running = len(state.trainers[index].running) + chosen[index]
+        if rule.may_start(state.clocks[index], running, slowest):
+            chosen[index] += 1
+            yield index

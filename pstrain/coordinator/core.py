@@ -91,7 +91,6 @@ class Core:
         if self.state.exhausted_on:
             self.apply(exhausted.end_spent(self.state))
         self.apply(assigning.assign(self.state, self._ahead))
-        self.stats.note_work(self.state.trainers)
 
     def seal(self, below: int) -> None:
         """Has the rounds of closures below ``below`` wait for none that are not scheduled yet."""
@@ -126,6 +125,7 @@ class Core:
                     parts = self.state.parts.get(event.closure, 0)
                     run = StartRun(self.closures[event.closure], event.attempt, parts)
                     self.outboxes.put(event.trainer, run)
+                    self.stats.note_work(event.trainer)
                 case ev.ClosureFinished():
                     self._finish(self._pop(event.closure))
                 case ev.ClosureDropped():

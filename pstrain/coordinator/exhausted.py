@@ -58,6 +58,6 @@ def shunned(state: CoordinatorState) -> set[int]:
 
 def slowest(state: CoordinatorState) -> int:
     """Returns the least clock of live trainers, leaving out shunned ones with nothing to run."""
-    idle = {t for t in shunned(state) if all(c in state.bound for c in state.trainers[t].running)}
-    clocks = (t.clock for i, t in state.trainers.items() if not t.is_silenced and i not in idle)
-    return min(clocks, default=state.slowest)
+    known = shunned(state)
+    idle = {t for t in known if all(c in state.bound for c in state.trainers[t].running)}
+    return state.clocks.slowest_but(idle) if idle else state.clocks.slowest

@@ -1,12 +1,11 @@
-"""Free slots of trainers, on which closures may start: trainers that use the fewest come first.
+"""The slots that trainers use, and those that are free: trainers that use the fewest come first.
 
-Pure. Invariant: each change takes constant time, however many trainers there are; a trainer with a
-free slot is in the line of trainers that use as many slots as it does, other trainers in none.
+Pure. Invariant: each change takes constant time, however many trainers there are; a trainer is in
+the line of those that use as many slots as it does.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator
 from itertools import chain
 
@@ -14,13 +13,14 @@ from itertools import chain
 class FreeSlots:
     """Iterates over trainers, once for each free slot, in the order of use. Not thread-safe.
 
-    Among trainers that use the same number of slots, the one that has waited longest comes first.
+    Among trainers that use the same number of slots, the one that has waited longest comes first. A
+    trainer may use more slots than it has, for closures that wait there.
     """
 
     def __init__(self) -> None:
         self._slots: dict[int, int] = {}
         self._used: dict[int, int] = {}
-        self._lines: defaultdict[int, dict[int, None]] = defaultdict(dict)
+        self._lines: dict[int, dict[int, None]] = {}  # none of them empty
         self._count = 0
         self._most = 0  # the most slots that any trainer had
 
@@ -33,22 +33,29 @@ class FreeSlots:
         before: list[int] = []  # trainers of earlier lines, which would use as many slots by now
         for used in range(self._most):
             line = self._lines.get(used, {})
-            yield from line
+            yield from (t for t in line if used < self._slots[t])
             yield from before
             before = [t for t in chain(line, before) if used + 1 < self._slots[t]]
 
+    def by_use(self) -> Iterator[tuple[int, int]]:
+        """Yields (slots that it uses, trainer) of all trainers, those that use the fewest first."""
+        for used in sorted(self._lines):
+            for trainer in self._lines[used]:
+                yield used, trainer
+
     def of(self, trainer: int) -> int:
         """Returns how many free slots ``trainer`` has."""
-        return self._slots.get(trainer, 0) - self._used.get(trainer, 0)
+        return max(self._slots.get(trainer, 0) - self._used.get(trainer, 0), 0)
 
     def has_below(self, used: int) -> bool:
         """True if a trainer with a free slot uses fewer than ``used`` slots."""
-        return any(self._lines.get(fewer) for fewer in range(used))
+        first = next(iter(self), None)
+        return first is not None and self._used[first] < used
 
     def add(self, trainer: int, slots: int) -> None:
         """Adds a trainer that runs nothing."""
         self._slots[trainer], self._used[trainer] = slots, 0
-        self._lines[0][trainer] = None
+        self._line(0)[trainer] = None
         self._count += slots
         self._most = max(self._most, slots)
 
@@ -56,21 +63,30 @@ class FreeSlots:
         """Removes a trainer, if it is there."""
         self._count -= self.of(trainer)
         self._slots.pop(trainer, None)
-        used = self._used.pop(trainer, 0)
-        self._lines[used].pop(trainer, None)
+        used = self._used.pop(trainer, None)
+        if used is not None:
+            self._leave_line(used, trainer)
 
     def take(self, trainer: int) -> None:
-        """Marks one free slot of ``trainer`` as used."""
+        """Counts one slot of ``trainer`` more as used."""
         self._move(trainer, 1)
 
     def give_back(self, trainer: int) -> None:
-        """Marks one used slot of ``trainer`` as free."""
+        """Counts one slot of ``trainer`` less as used."""
         self._move(trainer, -1)
 
     def _move(self, trainer: int, by: int) -> None:
-        used = self._used[trainer]
-        self._lines[used].pop(trainer, None)
-        self._used[trainer] = used = used + by
-        self._count -= by
-        if used < self._slots[trainer]:
-            self._lines[used][trainer] = None
+        used, free = self._used[trainer], self.of(trainer)
+        self._leave_line(used, trainer)
+        self._used[trainer] = used + by
+        self._line(used + by)[trainer] = None
+        self._count += self.of(trainer) - free
+
+    def _line(self, used: int) -> dict[int, None]:
+        return self._lines.setdefault(used, {})
+
+    def _leave_line(self, used: int, trainer: int) -> None:
+        line = self._lines[used]
+        del line[trainer]
+        if not line:
+            del self._lines[used]

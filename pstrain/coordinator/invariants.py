@@ -79,5 +79,7 @@ def _check_trainers(state: CoordinatorState) -> None:
         assert free == (0 if trainer.is_silenced else max(trainer.slots - busy, 0))
         assert all(state.running[c].trainer == index for c in trainer.running)
     assert set(state.free) <= set(state.trainers)
+    live = [index for index, trainer in state.trainers.items() if not trainer.is_silenced]
+    assert state.clocks.slowest == min((state.clocks[index] for index in live), default=0)
     assert len(list(state.free)) == len(state.free)
     assert state.holds >= 0

@@ -29,6 +29,9 @@ def next_trainers(state: CoordinatorState, rule: Sync) -> list[int]:
     if this.old_rounds and this.absent:
         return []  # a round that is made again runs on the same trainers: wait for all
     begun = len(this.prepared) + len(state.running)
+    # Before all trainers are looked at: most calls end here, as one follows each end of a run.
+    if begun >= state.trainers_expected or not (room := _room(state, full)):
+        return []
     used = this.used if begun else {}
     shunned = exhausted.shunned(state)
     free = [index for index in state.free if index not in shunned]
@@ -38,7 +41,7 @@ def next_trainers(state: CoordinatorState, rule: Sync) -> list[int]:
     # Trainers that ran a closure of this round stand in for lost ones, up to a full round only.
     missing = full - begun - len(chosen)
     chosen += [index for index in free if index in used][: max(0, missing)]
-    return chosen[: _room(state, full)]
+    return chosen[:room]
 
 
 def _room(state: CoordinatorState, full: int) -> int:
@@ -55,6 +58,8 @@ def _room(state: CoordinatorState, full: int) -> int:
         if present is not None:
             return _leading(state, lambda closure: this.old_rounds.get(closure) == present)
     first = min(begun, default=state.waiting.first if state.waiting else 0)
+    if not begun and len(state.waiting) < full and first >= this.sealed_below:
+        return 0
     end = next((end for end in this.ends if end > first), None)
     room = _leading(
         state, lambda closure: closure not in this.old_rounds and (end is None or closure < end)
@@ -100,7 +105,7 @@ def decide_round(state: CoordinatorState) -> ev.Events:
     if this.old_rounds and _is_made_anew(state):
         return () if _waits(state) else (ev.RoundDecided(closures=tuple(this.prepared)),)
     full = state.consistency.full(state.trainers_expected)
-    if sum(run.has_changes for run in this.prepared.values()) < full and not _is_over(state, full):
+    if not _has_changes(state, full) and not _is_over(state, full):
         return ()
     late = [c for c, run in state.running.items() if not state.trainers[run.trainer].is_silenced]
     late.sort(reverse=True)
@@ -109,6 +114,12 @@ def decide_round(state: CoordinatorState) -> ev.Events:
         *_cancelled(state, late),
         ev.RoundDecided(closures=tuple(this.prepared)),
     )
+
+
+def _has_changes(state: CoordinatorState, full: int) -> bool:
+    """True if ``full`` of the prepared closures have changes."""
+    prepared = state.round.prepared
+    return len(prepared) >= full and sum(run.has_changes for run in prepared.values()) >= full
 
 
 def _cancelled(state: CoordinatorState, late: list[int]) -> Iterator[ev.Event]:

@@ -96,7 +96,8 @@ class Scheduler:
                 core.deadlines.add(number, began_s + deadline_s)
             self._queue(closure)
             self._raise_errors(None)
-            core.make_progress()
+            if not self._waits_behind_others(number):
+                core.make_progress()
             return closure.value
 
     def _check_open(self) -> None:
@@ -106,6 +107,15 @@ class Scheduler:
             raise FailedPreconditionError(
                 "the coordinator is closed; ps.ClusterCoordinator(strategy) makes another one"
             )
+
+    def _waits_behind_others(self, closure: int) -> bool:
+        """True if a new closure cannot start, because those before it in the queue could not.
+
+        So scheduling ahead takes the same time however many trainers there are.
+        """
+        core, state = self._core, self._core.state
+        is_plain = not (core.in_rounds or state.bound_waiting or state.exhausted_on)
+        return is_plain and bool(state.waiting) and state.waiting.first != closure
 
     def _has_room(self, trainer: int | None) -> bool:
         """True if a queue has room; closures bound to a trainer take no room of the others."""

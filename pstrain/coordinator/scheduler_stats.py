@@ -44,9 +44,9 @@ class SchedulerStats:
 
     def observed(self, state: CoordinatorState) -> tuple[dict[int, Record], dict[int, Load], float]:
         """Returns what `trainer_stats.table` takes, which may be called without the lock."""
-        slowest = state.slowest
+        slowest = state.clocks.slowest
         live = {
-            index: Load(len(trainer.running), trainer.clock - slowest)
+            index: Load(len(trainer.running), state.clocks[index] - slowest)
             for index, trainer in state.trainers.items()
             if not trainer.is_silenced
         }
@@ -78,19 +78,12 @@ class SchedulerStats:
 
     def note_idle(self, index: int, trainers: Mapping[int, Trainer]) -> None:
         """Notes that a trainer may be idle, because it joined or a run of it has ended."""
-        if not _has_work(index, trainers):
+        trainer = trainers.get(index)
+        if trainer is None or not trainer.running:
             self._idle.add(index)
 
-    def note_work(self, trainers: Mapping[int, Trainer]) -> None:
-        """Notes that idle trainers may have work, because closures were started."""
-        if not self._idle:
-            return
-        busy = [index for index in self._idle if _has_work(index, trainers)]
-        for index in busy:
+    def note_work(self, index: int) -> None:
+        """Notes that a closure starts on a trainer."""
+        if index in self._idle:
+            self._idle.discard(index)
             self._records[index].begin_work(time.monotonic())
-        self._idle.difference_update(busy)
-
-
-def _has_work(index: int, trainers: Mapping[int, Trainer]) -> bool:
-    trainer = trainers.get(index)
-    return trainer is not None and bool(trainer.running)

@@ -16,6 +16,7 @@ from typing import Final
 
 from pstrain.consistency import ASYNC, Consistency, Sync
 from pstrain.coordinator import events as ev
+from pstrain.coordinator.clocks import Clocks
 from pstrain.coordinator.dependencies import Dependencies
 from pstrain.coordinator.free_slots import FreeSlots
 from pstrain.coordinator.priority_queue import PriorityQueue
@@ -41,7 +42,6 @@ class Run:
 class Trainer:
     """A trainer that has joined. ``is_silenced``: it gets no closures, and is not listened to.
 
-    ``clock``: the number of closures that it finished, plus the slowest clock when it joined.
     ``dropping``: by closure, the attempt that it still runs although it is late for its round.
     ``drops``: how many of its runs in a row were late. ``ended``: how many closures have left it.
     """
@@ -49,7 +49,6 @@ class Trainer:
     slots: int
     is_silenced: bool = False
     running: dict[int, None] = field(default_factory=dict)
-    clock: int = 0
     dropping: dict[int, int] = field(default_factory=dict)
     drops: int = 0
     ended: int = 0
@@ -106,6 +105,7 @@ class CoordinatorState:
     dependencies: Dependencies = field(default_factory=Dependencies)
     bound_blocked: Counter[int] = field(default_factory=Counter)
     trainers: dict[int, Trainer] = field(default_factory=dict)
+    clocks: Clocks = field(default_factory=Clocks)
     free: FreeSlots = field(default_factory=FreeSlots)
     failed: list[int] = field(default_factory=list)
     finished_count: int = 0
@@ -169,11 +169,6 @@ class CoordinatorState:
         """True if the queue is empty, and a trainer with a free slot runs below ``closures``."""
         return not self.waiting and self.free.has_below(closures)
 
-    @property
-    def slowest(self) -> int:
-        """The least clock of the live trainers."""
-        return min((t.clock for t in self.trainers.values() if not t.is_silenced), default=0)
-
     def apply(self, event: ev.Event) -> None:
         match event:
             case ev.ClosureQueued():
@@ -205,7 +200,8 @@ class CoordinatorState:
             case ev.CancelRefused():
                 del self.cancelling[event.closure]
             case ev.TrainerJoined():
-                self.trainers[event.trainer] = Trainer(event.slots, clock=self.slowest)
+                self.trainers[event.trainer] = Trainer(event.slots)
+                self.clocks[event.trainer] = self.clocks.slowest
                 self.free.add(event.trainer, event.slots)
                 self.round.absent.discard(event.trainer)
             case ev.TrainerSilenced():
@@ -259,9 +255,7 @@ class CoordinatorState:
         self.ended_runs[closure] += 1
         if run.losses == self.lost_count:
             self.exhausted_on.setdefault(closure, set()).add(trainer)
-        others = (t.clock for i, t in self.trainers.items() if i != trainer and not t.is_silenced)
-        known = self.trainers[trainer]
-        known.clock = max(known.clock, min(others, default=0))
+        self.clocks[trainer] = max(self.clocks[trainer], self.clocks.slowest_but({trainer}))
 
     def _reopen(self, event: ev.ClosureReopened) -> None:
         closure = event.closure
@@ -370,6 +364,7 @@ class CoordinatorState:
         """Silences a trainer; its prepared closures, which are not decided, count as running."""
         known = self.trainers[trainer]
         known.is_silenced = True
+        self.clocks.discard(trainer)
         self.free.discard(trainer)
         for closure in [c for c, run in self.round.prepared.items() if run.trainer == trainer]:
             self.running[closure] = self.round.prepared.pop(closure)
@@ -377,8 +372,8 @@ class CoordinatorState:
 
     def _tick(self, closure: int) -> None:
         run = self.running.get(closure) or self.round.decided.get(closure)
-        if run is not None and closure not in self.bound and run.trainer in self.trainers:
-            self.trainers[run.trainer].clock += 1
+        if run is not None and closure not in self.bound and run.trainer in self.clocks:
+            self.clocks[run.trainer] += 1
 
     def _start(self, event: ev.ClosureStarted) -> None:
         if not self.running and not self.round.prepared:
@@ -386,10 +381,8 @@ class CoordinatorState:
         self._dequeue(event.closure)
         self.running[event.closure] = Run(event.trainer, event.attempt, losses=self.lost_count)
         self.attempts[event.closure] = event.attempt + 1
-        trainer = self.trainers[event.trainer]
-        if len(trainer.running) < trainer.slots:
-            self.free.take(event.trainer)
-        trainer.running[event.closure] = None
+        self.free.take(event.trainer)
+        self.trainers[event.trainer].running[event.closure] = None
         self.round.used[event.trainer] = None
 
     def _end(self, closure: int) -> None:
@@ -420,6 +413,6 @@ class CoordinatorState:
         if trainer is not None:
             del trainer.running[closure]
             trainer.ended += 1
-            if not trainer.is_silenced and len(trainer.running) < trainer.slots:
+            if not trainer.is_silenced:
                 self.free.give_back(run.trainer)
         return run

@@ -146,7 +146,7 @@ def test_bound_closures_do_not_advance_ssp_clock_of_trainer() -> None:
     for closure in range(20):
         assert started(apply(state, assigning.assign(state))) == [(closure, 1, 0)]
         apply(state, decide.finish(state, closure, 1, 0))
-    assert state.trainers[1].clock == 0
+    assert state.clocks[1] == 0
 
 
 def test_error_cancels_waiting_bound_closures_too() -> None:

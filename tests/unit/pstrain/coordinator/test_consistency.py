@@ -207,8 +207,8 @@ class SspScheduling(Scheduling):
 
     def before(self, event: ev.Event) -> None:
         if isinstance(event, ev.ClosureStarted):
-            trainer = self.state.trainers[event.trainer]
-            assert trainer.clock + len(trainer.running) - self.state.slowest <= 2
+            running, clocks = self.state.trainers[event.trainer].running, self.state.clocks
+            assert clocks[event.trainer] + len(running) - clocks.slowest <= 2
 
 
 class SspWithoutStalenessScheduling(SspScheduling):
@@ -218,9 +218,8 @@ class SspWithoutStalenessScheduling(SspScheduling):
 
     def before(self, event: ev.Event) -> None:
         if isinstance(event, ev.ClosureStarted):
-            trainer = self.state.trainers[event.trainer]
-            assert not trainer.running
-            assert trainer.clock == self.state.slowest
+            assert not self.state.trainers[event.trainer].running
+            assert self.state.clocks[event.trainer] == self.state.clocks.slowest
 
 
 class SyncScheduling(Scheduling):
@@ -581,7 +580,7 @@ def test_clock_of_joining_trainer_is_least_of_live_trainers() -> None:
         apply(state, decide.finish(state, closure, closure % 3, 0))
     apply(state, decide.silence_trainer(state, 2))
     apply(state, decide.join_trainer(3, 1))
-    assert [trainer.clock for trainer in state.trainers.values()] == [2, 1, 0, 1]
+    assert [state.clocks[each] for each in state.trainers] == [2, 1, 0, 1]
 
 
 def test_reopened_closures_wait_in_order_of_the_rounds_they_were_in() -> None:
