@@ -34,7 +34,7 @@ from pstrain.paramserver.saved import Saved, Tracking
 from pstrain.paramserver.shard import Shard
 from pstrain.paramserver.steps import Change
 from pstrain.paramserver.store import Store
-from pstrain.paramserver.transport import all_widest, named_in, narrowed
+from pstrain.paramserver.transport import all_widest, dtypes_of, narrowed
 from pstrain.vocabulary import OptimizerSpec, spec_from_json
 
 
@@ -89,7 +89,7 @@ def _pull(store: Store, call: Call) -> Message:
     """
     items = call.header["items"]
     shards = store.shards_of(items)
-    dtypes = named_in(call.header)
+    dtypes = dtypes_of(call.header)
     narrow = narrowed(dtypes[0])
     ids = iter(all_widest(body_arrays(call.body, _ids_of(call.header)), dtypes))
     # Each version is read once, before the rows: the rows sent are at least as new as it says.
@@ -126,7 +126,7 @@ def _fill(
 
 def _ids_of(pull: Header) -> list[BodyPart]:
     """Returns the parts in the body of a pull."""
-    _, dtype = named_in(pull)
+    _, dtype = dtypes_of(pull)
     return [(dtype, (count,)) for _, _, count, _ in pull["items"] if count != WHOLE]
 
 
@@ -161,7 +161,7 @@ def _read(store: Store, call: Call) -> Message:
     start, stop = call.header["rows"]
     if not shard.row_start <= start <= stop <= shard.row_stop:
         raise InvalidArgumentError(f"rows [{start}, {stop}) are not on this shard")
-    dtype, narrow = shard.spec.dtype, narrowed(named_in(call.header)[0])
+    dtype, narrow = shard.spec.dtype, narrowed(dtypes_of(call.header)[0])
     reply, (out,) = new_body([(narrow.get(dtype, dtype), (stop - start, shard.width))])
     shard.read(start, stop, out)
     return {}, reply
