@@ -17,7 +17,7 @@ from pstrain.paramserver.checkpoint import write
 from pstrain.paramserver.commits import Entry, PartKey
 from pstrain.paramserver.headers import REQUESTS, check_header
 from pstrain.paramserver.increments import Base
-from pstrain.paramserver.loading import can_stage, read_into, stage, verify
+from pstrain.paramserver.loading import can_read_ahead, read_ahead, read_into, verify
 from pstrain.paramserver.messages import (
     Array,
     BodyPart,
@@ -263,8 +263,8 @@ def _verify(store: Store, call: Call) -> Message:
     saved, named = Saved.from_json(call.header["saved"]), _named(store, call)
     directory = call.header["directory"]
     with store.quiet():
-        if can_stage(named, saved.shards):
-            store.staged = (call.header["load"], stage(directory, named, saved.shards))
+        if can_read_ahead(named, saved.shards):
+            store.read_ahead = (call.header["load"], read_ahead(directory, named, saved.shards))
             return {}, None
     verify(directory, named, saved.shards)
     return {}, None
@@ -274,8 +274,8 @@ def _load(store: Store, call: Call) -> Message:
     saved = Saved.from_json(call.header["saved"])
     named = _named(store, call)
     with store.quiet():
-        staged = store.take_staged(call.header["load"])
-        read_into(call.header["directory"], named, saved.shards, staged)
+        ahead = store.take_read_ahead(call.header["load"])
+        read_into(call.header["directory"], named, saved.shards, ahead)
         if call.header["ledger"] is not None:
             store.restore_ledger(call.header["ledger"])
     return {}, None
@@ -283,7 +283,7 @@ def _load(store: Store, call: Call) -> Message:
 
 def _give_up_load(store: Store, call: Call) -> Message:
     with store.quiet():
-        store.take_staged(call.header["load"]).undo()
+        store.take_read_ahead(call.header["load"]).undo()
     return {}, None
 
 
