@@ -14,6 +14,7 @@ them is committed or because they ended before a restore; these still run.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from enum import Enum
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -141,20 +142,19 @@ def lose_trainer(
     if trainer not in state.trainers:
         return ()
     facts: list[ev.Event] = list(silence_trainer(state, trainer))
-    outcome = _LossOutcome([], [], [], [])
+    fates: dict[_Fate, list[int]] = {fate: [] for fate in _Fate}
     for closure, run in _held_by(state, trainer):
-        outcome.add(state, closure, run, decided.get(closure), attempts_max)
-    facts += [ev.ClosureFinished(closure=closure) for closure in outcome.finished]
-    if outcome.failed:
+        fates[_fate(state, closure, run, decided.get(closure), attempts_max)].append(closure)
+    failed, cancelled = fates[_Fate.FAILS], fates[_Fate.IS_CANCELLED]
+    facts += [ev.ClosureFinished(closure=closure) for closure in fates[_Fate.FINISHES]]
+    if failed:
         # Closures that need a cancelled one wait, so the failures cancel them with all others.
-        facts += failures(state, outcome.failed)
-        facts += [
-            ev.ClosureCancelled(closure=c, reason=state.cancelling[c]) for c in outcome.cancelled
-        ]
+        facts += failures(state, failed)
+        facts += [ev.ClosureCancelled(closure=c, reason=state.cancelling[c]) for c in cancelled]
     else:
-        facts += cancellations(state, outcome.cancelled)
-    is_over = bool(outcome.failed or state.failed)
-    for closure in sorted(outcome.rest, reverse=True):
+        facts += cancellations(state, cancelled)
+    is_over = bool(failed or state.failed)
+    for closure in sorted(fates[_Fate.RUNS_AGAIN], reverse=True):
         parts = decided[closure].parts if closure in decided else None
         facts.append(
             ev.ClosureCancelled(closure=closure)
@@ -165,31 +165,30 @@ def lose_trainer(
     return tuple(facts)
 
 
-class _LossOutcome(NamedTuple):
-    """The closures of a lost trainer by what becomes of them; those in ``rest`` run again."""
+class _Fate(Enum):
+    """What becomes of a closure whose trainer is lost."""
 
-    finished: list[int]
-    failed: list[int]
-    cancelled: list[int]
-    rest: list[int]
+    FINISHES = "finishes"
+    FAILS = "fails"
+    IS_CANCELLED = "is cancelled"
+    RUNS_AGAIN = "runs again"
 
-    def add(
-        self,
-        state: CoordinatorState,
-        closure: int,
-        run: Run,
-        found: DecidedClosure | None,
-        attempts_max: int,
-    ) -> None:
-        has_ended = found is not None and found.has_ended and found.attempt == run.attempt
-        if found is not None and has_ended and not found.is_error:
-            self.finished.append(closure)
-        elif closure in state.cancelling and (found is None or has_ended):
-            self.cancelled.append(closure)
-        elif has_ended or _losses(state, closure) >= attempts_max:
-            self.failed.append(closure)
-        else:
-            self.rest.append(closure)
+
+def _fate(
+    state: CoordinatorState,
+    closure: int,
+    run: Run,
+    found: DecidedClosure | None,
+    attempts_max: int,
+) -> _Fate:
+    has_ended = found is not None and found.has_ended and found.attempt == run.attempt
+    if found is not None and has_ended and not found.is_error:
+        return _Fate.FINISHES
+    if closure in state.cancelling and (found is None or has_ended):
+        return _Fate.IS_CANCELLED
+    if has_ended or _losses(state, closure) >= attempts_max:
+        return _Fate.FAILS
+    return _Fate.RUNS_AGAIN
 
 
 def fail_bound_to(state: CoordinatorState, trainer: int) -> ev.Events:

@@ -18,7 +18,7 @@ from pstrain.paramserver.messages import Array, BodyPart, Header, Received, body
 from pstrain.paramserver.shard import Shard
 from pstrain.paramserver.steps import Change, ShardUpdate
 from pstrain.paramserver.store import Store
-from pstrain.paramserver.transport import FLOAT32, all_widest, named_in, narrowed
+from pstrain.paramserver.transport import FLOAT32, all_widest, dtypes_of, narrowed
 from pstrain.vocabulary import OptimizerSpec
 
 WHOLE = -1
@@ -71,7 +71,7 @@ def _read_push(store: Store, header: Header) -> tuple[list[BodyPart], Bind]:
 
     The body has the ids, unless WHOLE, and the gradient of each item.
     """
-    values, ids = named_in(header)
+    values, ids = dtypes_of(header)
     dtype = narrowed(values).get(FLOAT32, FLOAT32)
     shards = store.shards_of(header["items"])
     parts: list[BodyPart] = []
@@ -84,7 +84,7 @@ def _read_push(store: Store, header: Header) -> tuple[list[BodyPart], Bind]:
 
 
 def _push(store: Store, header: Header, shards: list[Shard], arrays: list[Array]) -> Change:
-    found = iter(all_widest(arrays, named_in(header)))
+    found = iter(all_widest(arrays, dtypes_of(header)))
     updates = [
         ShardUpdate(shard, None if count == WHOLE else next(found), next(found))
         for shard, (_, _, count) in zip(shards, header["items"], strict=True)

@@ -48,8 +48,8 @@ class _Pair(NamedTuple):
 _Pairs = list[_Pair]
 
 
-class Staged(NamedTuple):
-    """The files that :func:`stage` has read, and the versions that the shards had then."""
+class ReadAhead(NamedTuple):
+    """The files that :func:`read_ahead` has read, and the versions that the shards had then."""
 
     files: frozenset[str] = frozenset()
     versions: tuple[tuple[Shard, int], ...] = ()
@@ -66,7 +66,7 @@ class Staged(NamedTuple):
                 shard.reset()
 
 
-NOTHING = Staged()
+NOTHING = ReadAhead()
 
 
 def verify(directory: str, targets: Targets, saved: Sequence[SavedShard]) -> None:
@@ -79,8 +79,8 @@ def verify(directory: str, targets: Targets, saved: Sequence[SavedShard]) -> Non
         _verify(directory, pairs[0].part)
 
 
-def can_stage(targets: Targets, saved: Sequence[SavedShard]) -> bool:
-    """True if :func:`stage` can be used: all shards in tables still have their initial values.
+def can_read_ahead(targets: Targets, saved: Sequence[SavedShard]) -> bool:
+    """True if :func:`read_ahead` can be used: all shards in tables still have their initial values.
 
     False also if no shard is in a table, or if the checkpoint lacks checksums of pieces.
     """
@@ -89,7 +89,7 @@ def can_stage(targets: Targets, saved: Sequence[SavedShard]) -> bool:
     return bool(pairs) and all(pair.shard.is_initial and pair.part.sums for pair in pairs)
 
 
-def stage(directory: str, targets: Targets, saved: Sequence[SavedShard]) -> Staged:
+def read_ahead(directory: str, targets: Targets, saved: Sequence[SavedShard]) -> ReadAhead:
     """Checks as :func:`verify` does, but reads tables into their shards while checking; blocks.
 
     Tables are then read only once. No change may be made meanwhile. If it fails, the shards have
@@ -108,18 +108,18 @@ def stage(directory: str, targets: Targets, saved: Sequence[SavedShard]) -> Stag
         for shard in shards:
             shard.reset()
         raise
-    return Staged(frozenset(tables), tuple((shard, shard.version) for shard in shards))
+    return ReadAhead(frozenset(tables), tuple((shard, shard.version) for shard in shards))
 
 
 def read_into(
-    directory: str, targets: Targets, saved: Sequence[SavedShard], staged: Staged = NOTHING
+    directory: str, targets: Targets, saved: Sequence[SavedShard], ahead: ReadAhead = NOTHING
 ) -> None:
     """Overwrites each target, named as in the checkpoint, with its rows and slots; blocks.
 
-    The files must be verified or staged first: damage is not noticed here. The ``staged`` files are
-    read again only if a staged shard has changed since.
+    The files must be verified or read ahead first: damage is not noticed here. What was read
+    ``ahead`` is read again only if a shard of it has changed since.
     """
-    done = staged.files if staged.is_current else frozenset()
+    done = ahead.files if ahead.is_current else frozenset()
     for file, pairs in _by_file(targets, saved).items():
         if file not in done:
             blocks_of = _dense_file if file.endswith(DENSE) else _table_file

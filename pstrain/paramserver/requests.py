@@ -17,7 +17,7 @@ from pstrain.paramserver.checkpoint import write
 from pstrain.paramserver.commits import Entry, PartKey
 from pstrain.paramserver.headers import REQUESTS, check_header
 from pstrain.paramserver.increments import Base
-from pstrain.paramserver.loading import can_stage, read_into, stage, verify
+from pstrain.paramserver.loading import can_read_ahead, read_ahead, read_into, verify
 from pstrain.paramserver.messages import (
     Array,
     BodyPart,
@@ -34,7 +34,7 @@ from pstrain.paramserver.saved import Saved, Tracking
 from pstrain.paramserver.shard import Shard
 from pstrain.paramserver.steps import Change
 from pstrain.paramserver.store import Store
-from pstrain.paramserver.transport import all_widest, named_in, narrowed
+from pstrain.paramserver.transport import all_widest, dtypes_of, narrowed
 from pstrain.vocabulary import OptimizerSpec, spec_from_json
 
 
@@ -89,7 +89,7 @@ def _pull(store: Store, call: Call) -> Message:
     """
     items = call.header["items"]
     shards = store.shards_of(items)
-    dtypes = named_in(call.header)
+    dtypes = dtypes_of(call.header)
     narrow = narrowed(dtypes[0])
     ids = iter(all_widest(body_arrays(call.body, _ids_of(call.header)), dtypes))
     # Each version is read once, before the rows: the rows sent are at least as new as it says.
@@ -126,7 +126,7 @@ def _fill(
 
 def _ids_of(pull: Header) -> list[BodyPart]:
     """Returns the parts in the body of a pull."""
-    _, dtype = named_in(pull)
+    _, dtype = dtypes_of(pull)
     return [(dtype, (count,)) for _, _, count, _ in pull["items"] if count != WHOLE]
 
 
@@ -161,7 +161,7 @@ def _read(store: Store, call: Call) -> Message:
     start, stop = call.header["rows"]
     if not shard.row_start <= start <= stop <= shard.row_stop:
         raise InvalidArgumentError(f"rows [{start}, {stop}) are not on this shard")
-    dtype, narrow = shard.spec.dtype, narrowed(named_in(call.header)[0])
+    dtype, narrow = shard.spec.dtype, narrowed(dtypes_of(call.header)[0])
     reply, (out,) = new_body([(narrow.get(dtype, dtype), (stop - start, shard.width))])
     shard.read(start, stop, out)
     return {}, reply
@@ -263,8 +263,8 @@ def _verify(store: Store, call: Call) -> Message:
     saved, named = Saved.from_json(call.header["saved"]), _named(store, call)
     directory = call.header["directory"]
     with store.quiet():
-        if can_stage(named, saved.shards):
-            store.staged = (call.header["load"], stage(directory, named, saved.shards))
+        if can_read_ahead(named, saved.shards):
+            store.read_ahead = (call.header["load"], read_ahead(directory, named, saved.shards))
             return {}, None
     verify(directory, named, saved.shards)
     return {}, None
@@ -274,8 +274,8 @@ def _load(store: Store, call: Call) -> Message:
     saved = Saved.from_json(call.header["saved"])
     named = _named(store, call)
     with store.quiet():
-        staged = store.take_staged(call.header["load"])
-        read_into(call.header["directory"], named, saved.shards, staged)
+        ahead = store.take_read_ahead(call.header["load"])
+        read_into(call.header["directory"], named, saved.shards, ahead)
         if call.header["ledger"] is not None:
             store.restore_ledger(call.header["ledger"])
     return {}, None
@@ -283,7 +283,7 @@ def _load(store: Store, call: Call) -> Message:
 
 def _give_up_load(store: Store, call: Call) -> Message:
     with store.quiet():
-        store.take_staged(call.header["load"]).undo()
+        store.take_read_ahead(call.header["load"]).undo()
     return {}, None
 
 

@@ -20,7 +20,7 @@ from pstrain.errors import AlreadyExistsError, NotFoundError
 from pstrain.paramserver.commits import Commits, Entry, FenceReport, PartKey
 from pstrain.paramserver.gate import Gate
 from pstrain.paramserver.held_snapshots import HeldSnapshots, Named
-from pstrain.paramserver.loading import NOTHING, Staged
+from pstrain.paramserver.loading import NOTHING, ReadAhead
 from pstrain.paramserver.rules import BoundRule
 from pstrain.paramserver.saved import Tracking
 from pstrain.paramserver.shard import Shard
@@ -57,7 +57,7 @@ class Store:
         self._lock = threading.Lock()
         self._changes = Gate()
         self._snapshots = HeldSnapshots()
-        self.staged: tuple[str, Staged] = ("", NOTHING)
+        self.read_ahead: tuple[str, ReadAhead] = ("", NOTHING)
         """The id of a load, and the tables that were read ahead for it."""
 
     def create(self, spec: VariableSpec, index: int, value: NDArray[Any] | None = None) -> Shard:
@@ -284,13 +284,13 @@ class Store:
         """Returns a scope in which no change is in progress and none begins; reads go on."""
         return self._changes.exclusive()
 
-    def take_staged(self, load: str) -> Staged:
+    def take_read_ahead(self, load: str) -> ReadAhead:
         """Returns, once, what was read ahead for ``load``. Must be called inside :meth:`quiet`."""
-        name, staged = self.staged
+        name, ahead = self.read_ahead
         if name != load:
             return NOTHING
-        self.staged = ("", NOTHING)
-        return staged
+        self.read_ahead = ("", NOTHING)
+        return ahead
 
     def advance(self, low_water: int) -> None:
         """Forgets the closures below ``low_water``, which have all ended."""

@@ -41,13 +41,13 @@ def ids_dtype(rows: int, transport_dtype: str) -> str:
     return INT32 if transport_dtype == BFLOAT16 and rows <= _INT32_ROWS else INT64
 
 
-def named(transport_dtype: str, ids: str = INT64) -> dict[str, str]:
+def dtype_fields(transport_dtype: str, ids: str = INT64) -> dict[str, str]:
     """Returns the header fields by which a request names the dtypes of values and ids."""
     values = {} if transport_dtype == FLOAT32 else {"transport_dtype": transport_dtype}
     return values if ids == INT64 else {**values, "ids_dtype": ids}
 
 
-def named_in(request: Mapping[str, Any]) -> tuple[str, str]:
+def dtypes_of(request: Mapping[str, Any]) -> tuple[str, str]:
     """Returns the dtypes of values and ids that a request names; its header must be checked."""
     return request.get("transport_dtype", FLOAT32), request.get("ids_dtype", INT64)
 

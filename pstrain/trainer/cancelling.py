@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import threading
 import time
-from abc import ABC
 from collections.abc import Callable, Iterable
 
 from pstrain.errors import CancelledError
@@ -65,7 +64,7 @@ def cancelled_error(run: ClosureRun) -> CancelledError:
     return CancelledError(f"closure {run.token.closure} was cancelled while it ran")
 
 
-class Cancelling(ABC):
+class Cancelling:
     """The part of a committer that cancels runs. Thread-safe."""
 
     _flush_timer: FlushTimer

@@ -189,7 +189,7 @@ class RemoteParameters(ServerSession):
     ) -> Array:
         _before_read([spec])
         stop = spec.rows if stop is None else stop
-        header = {"kind": "read", **transport.named(transport_dtype)}
+        header = {"kind": "read", **transport.dtype_fields(transport_dtype)}
         dtype = transport.narrowed(transport_dtype).get(spec.dtype, spec.dtype)
         out = np.empty((stop - start, spec.width), spec.dtype)
         for batch in transfers(spec, start, stop, self._config.chunk_bytes):

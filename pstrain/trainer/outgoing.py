@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from pstrain.paramserver.changes import WHOLE
 from pstrain.paramserver.messages import Array, Header, LateBody, Message, Received
-from pstrain.paramserver.transport import FLOAT32, body_of, ids_dtype, named
+from pstrain.paramserver.transport import FLOAT32, body_of, dtype_fields, ids_dtype
 from pstrain.vocabulary import VariableSpec
 
 
@@ -52,7 +52,7 @@ class Push:
     def message(self, **details: Any) -> Message:
         """Returns the message, with ``details`` in its header."""
         dtypes = self._transport_dtype, ids_dtype(self._rows, self._transport_dtype)
-        header = {"kind": "push", "items": self._items, **named(*dtypes), **details}
+        header = {"kind": "push", "items": self._items, **dtype_fields(*dtypes), **details}
         return header, body_of(self._arrays, *dtypes)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from pstrain.bfloat16 import widen_into
 from pstrain.paramserver.changes import WHOLE
 from pstrain.paramserver.messages import Array, BodyPart, Message, Received, body_arrays, part_bytes
-from pstrain.paramserver.transport import FLOAT32, body_of, ids_dtype, named, narrowed
+from pstrain.paramserver.transport import FLOAT32, body_of, dtype_fields, ids_dtype, narrowed
 from pstrain.variables.rows import look_up
 from pstrain.vocabulary import Fetch, Lookup, VariableSpec
 
@@ -70,7 +70,7 @@ class Pull:
     def messages(self) -> dict[int, Message]:
         """Returns the message to each server that holds something asked for."""
         messages: dict[int, Message] = {}
-        names = named(*self._dtypes)
+        names = dtype_fields(*self._dtypes)
         for ps, asked in self._asked.items():
             items, ids = [], []
             for position, index, rows in asked:

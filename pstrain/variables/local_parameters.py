@@ -21,7 +21,7 @@ from pstrain.features.eviction import Eviction, IdleCounts, IdleKeys, Part, Shar
 from pstrain.features.key_map import KeyMaps, KeyQuery
 from pstrain.paramserver.checkpoint import write
 from pstrain.paramserver.increments import Base
-from pstrain.paramserver.loading import NOTHING, can_stage, read_into, stage, verify
+from pstrain.paramserver.loading import NOTHING, can_read_ahead, read_ahead, read_into, verify
 from pstrain.paramserver.saved import Saved, Tracking
 from pstrain.paramserver.shard import Shard
 from pstrain.paramserver.steps import ShardUpdate
@@ -168,20 +168,20 @@ class LocalParameters:
         saved: Saved,
         agree: Callable[[], None],
     ) -> None:
-        staged = NOTHING
+        ahead = NOTHING
         with self._store.quiet():
-            if can_stage(targets, saved.shards):
-                staged = stage(directory, targets, saved.shards)
-        if staged is NOTHING:
+            if can_read_ahead(targets, saved.shards):
+                ahead = read_ahead(directory, targets, saved.shards)
+        if ahead is NOTHING:
             verify(directory, targets, saved.shards)
         try:
             agree()
         except BaseException:
             with self._store.quiet():
-                staged.undo()
+                ahead.undo()
             raise
         with self._store.quiet():
-            read_into(directory, targets, saved.shards, staged)
+            read_into(directory, targets, saved.shards, ahead)
 
     def device(self, ps: int) -> str:  # noqa: ARG002
         return "/job:localhost"

@@ -133,7 +133,7 @@ def contents_of(store: Store) -> Any:
     shards = [(shard.spec, shard.version, shard.slab.tobytes()) for shard in store.shards()]
     ledger = {**store.ledger_state(), "low_water": None}
     counts = {k: n for k, n in store.commit_counts().items() if k != "ledger_blocks"}
-    return shards, ledger, counts, store.snapshots, store._unfilled, store.staged[0]
+    return shards, ledger, counts, store.snapshots, store._unfilled, store.read_ahead[0]
 
 
 def places(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:

@@ -95,15 +95,15 @@ def check(base: Base, expected: list[np.ndarray], cuts: tuple[int, ...]) -> None
         spec = make_spec(ROWS, 3, cuts=cuts, id=9)
         to = [(NAME, Shard(spec, index)) for index in range(len(spec.shards))]
         if is_fresh:
-            assert loading.can_stage(to, base.shards)
-            staged = loading.stage(base.folder, to, base.shards)
+            assert loading.can_read_ahead(to, base.shards)
+            ahead = loading.read_ahead(base.folder, to, base.shards)
         else:
             for _, shard in to:
                 shard.assign("add", shard.row_start, ones(1))
-            assert not loading.can_stage(to, base.shards)
+            assert not loading.can_read_ahead(to, base.shards)
             loading.verify(base.folder, to, base.shards)
-            staged = loading.NOTHING
-        loading.read_into(base.folder, to, base.shards, staged)
+            ahead = loading.NOTHING
+        loading.read_into(base.folder, to, base.shards, ahead)
         found = [np.concatenate(parts) for parts in zip(*(columns(s) for _, s in to), strict=True)]
         assert len(found) == len(expected)
         for one, other in zip(found, expected, strict=True):
@@ -310,7 +310,7 @@ def test_damaged_change_file_is_detected_before_any_row_changes(tmp_path: pathli
     file.write_bytes(bytes(data))
     to = [(NAME, Shard(make_spec(ROWS, 3, id=9), 0))]
     initial = to[0][1].slab.copy()
-    for attempt in (loading.stage, loading.verify):
+    for attempt in (loading.read_ahead, loading.verify):
         with pytest.raises(DataLossError, match=file.name):
             attempt(base.folder, to, base.shards)
         np.testing.assert_array_equal(to[0][1].slab, initial)

@@ -67,11 +67,11 @@ def test_staged_rows_are_restored_without_reading_files_again(
 ) -> None:
     shards = trained_shards(before)
     saved, to = write_shards(tmp_path, shards), targets(fresh_spec(after))
-    assert loading.can_stage(to, saved)
-    staged = loading.stage(str(tmp_path), to, saved)
+    assert loading.can_read_ahead(to, saved)
+    ahead = loading.read_ahead(str(tmp_path), to, saved)
     for part in saved:
         os.unlink(tmp_path / part.file)
-    loading.read_into(str(tmp_path), to, saved, staged)
+    loading.read_into(str(tmp_path), to, saved, ahead)
     expected = np.concatenate([shard.slab for shard in shards])
     np.testing.assert_array_equal(np.concatenate([shard.slab for _, shard in to]), expected)
     assert {shard.optimizer for _, shard in to} == {"adagrad"}
@@ -89,7 +89,7 @@ def test_staging_reads_each_byte_once(
         return done
 
     monkeypatch.setattr(os, "preadv", preadv)
-    loading.stage(str(tmp_path), targets(fresh_spec()), [part])
+    loading.read_ahead(str(tmp_path), targets(fresh_spec()), [part])
     # Arrow reads the end of a file first, and may read its first bytes separately.
     assert part.size_bytes <= count <= part.size_bytes + 4 * output_file.PIECE_BYTES
 
@@ -97,9 +97,9 @@ def test_staging_reads_each_byte_once(
 def test_rows_that_changed_since_they_were_staged_are_read_again(tmp_path: pathlib.Path) -> None:
     shards = trained_shards()
     saved, to = write_shards(tmp_path, shards), targets(fresh_spec())
-    staged = loading.stage(str(tmp_path), to, saved)
+    ahead = loading.read_ahead(str(tmp_path), to, saved)
     to[0][1].update(ADAGRAD, ids(1, 7), ones(2))
-    loading.read_into(str(tmp_path), to, saved, staged)
+    loading.read_into(str(tmp_path), to, saved, ahead)
     np.testing.assert_array_equal(to[0][1].slab, shards[0].slab)
 
 
@@ -110,7 +110,7 @@ def test_damaged_table_file_leaves_initial_values(tmp_path: pathlib.Path, positi
     to, expected = targets(spec), [shard.slab.copy() for _, shard in targets(spec)]
     flip(tmp_path / saved[1].file, position)
     with pytest.raises(DataLossError, match=saved[1].file):
-        loading.stage(str(tmp_path), to, saved)
+        loading.read_ahead(str(tmp_path), to, saved)
     for (_, shard), initial in zip(to, expected, strict=True):
         np.testing.assert_array_equal(shard.slab, initial)
         assert shard.optimizer is None
@@ -133,16 +133,16 @@ def test_file_that_does_not_match_manifest_is_refused(tmp_path: pathlib.Path, fa
             part = part._replace(sums="0" * len(part.sums))
     error = NotFoundError if fault == "missing" else DataLossError
     with pytest.raises(error, match="checksums" if fault == "not sums" else part.file):
-        loading.stage(str(tmp_path), targets(fresh_spec()), [part])
+        loading.read_ahead(str(tmp_path), targets(fresh_spec()), [part])
 
 
 def test_only_initial_rows_and_files_with_checksums_are_staged(tmp_path: pathlib.Path) -> None:
     saved, to = write_shards(tmp_path, trained_shards()), targets(fresh_spec())
-    assert not loading.can_stage(to, [part._replace(sums="") for part in saved])
+    assert not loading.can_read_ahead(to, [part._replace(sums="") for part in saved])
     to[0][1].update(ADAGRAD, ids(1), ones(1))
-    assert not loading.can_stage(to, saved)
+    assert not loading.can_read_ahead(to, saved)
     given = Shard(fresh_spec(), 0, np.zeros((ROWS, 3), np.float32))
-    assert not loading.can_stage([(NAME, given)], saved)
+    assert not loading.can_read_ahead([(NAME, given)], saved)
 
 
 def test_input_file_supports_seek_tell_and_read(tmp_path: pathlib.Path) -> None:

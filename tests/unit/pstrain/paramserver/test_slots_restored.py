@@ -55,15 +55,15 @@ def save(folder: pathlib.Path, shards: Sequence[Shard], base: Base | None = None
 
 
 def load(base: Base, shards: Sequence[Shard]) -> None:
-    """Restores shards by way of JSON, like a manifest, and staged where possible."""
+    """Restores shards by way of JSON, like a manifest, and read ahead where possible."""
     saved = [SavedShard.from_json(part.to_json()) for part in base.shards]
     targets = [(NAME, shard) for shard in shards]
-    if loading.can_stage(targets, saved):
-        staged = loading.stage(base.folder, targets, saved)
+    if loading.can_read_ahead(targets, saved):
+        ahead = loading.read_ahead(base.folder, targets, saved)
     else:
         loading.verify(base.folder, targets, saved)
-        staged = loading.NOTHING
-    loading.read_into(base.folder, targets, saved, staged)
+        ahead = loading.NOTHING
+    loading.read_into(base.folder, targets, saved, ahead)
 
 
 def values(shards: Sequence[Shard]) -> np.ndarray:

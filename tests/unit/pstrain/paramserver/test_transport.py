@@ -216,7 +216,7 @@ def test_read_is_exact_unless_it_asks_for_bfloat16(server: Server) -> None:
     header = {"kind": "read", "shard": [1, 0], "rows": [0, 11]}
     (exact,) = messages.body_arrays(server.ask(header, None).body, [("float32", (11, 17))])
     np.testing.assert_array_equal(exact, server.values(TABLE)[:11])
-    named = {**header, **transport.named(transport.BFLOAT16)}
+    named = {**header, **transport.dtype_fields(transport.BFLOAT16)}
     (narrow,) = messages.body_arrays(server.ask(named, None).body, [("uint16", (11, 17))])
     np.testing.assert_array_equal(transport.widest(narrow), rounded(exact))
 
@@ -231,7 +231,7 @@ def test_body_of_wrong_size_or_dtype_is_refused_and_changes_nothing(server: Serv
     full.add(BIAS, 0, None, normal(1, 9))
     header, body = full.message(optimizer=SGD.text, owner=None, iterations=None)
     with pytest.raises(DataLossError, match="expected 18"):
-        server.ask({**header, **transport.named(transport.BFLOAT16)}, body)
+        server.ask({**header, **transport.dtype_fields(transport.BFLOAT16)}, body)
     ids = transport.body_of([np.array([1, 2])], transport.BFLOAT16, transport.INT32)
     with pytest.raises(DataLossError, match="8 bytes, expected 16"):
         server.ask({"kind": "pull", "items": [[1, 0, 2, -1]]}, ids)
@@ -274,7 +274,8 @@ def test_float32_arrays_are_sent_without_copy() -> None:
     body = transport.body_of([gradient], transport.FLOAT32)
     assert body is not None
     assert body.to_buffer().address == gradient.ctypes.data
-    assert transport.named(transport.FLOAT32, transport.ids_dtype(1, transport.FLOAT32)) == {}
+    ids = transport.ids_dtype(1, transport.FLOAT32)
+    assert transport.dtype_fields(transport.FLOAT32, ids) == {}
     assert transport.widest(gradient) is gradient
 
 
