@@ -114,7 +114,7 @@ class SourceMethods:
         on_error: str = "raise",
         storage_options: Mapping[str, Any] | None = None,
     ) -> Self:
-        """Reads CSV files; types that `schema` does not give are inferred from the first block.
+        """Reads CSV files: the columns of `schema`, or all, with the types of the first block.
 
         With header=False the column names are those of `schema`, or f0, f1, ... on_error="skip"
         leaves out rows with too few or too many values, and counts them in
@@ -142,7 +142,7 @@ class SourceMethods:
         block_size_bytes: int = 4 << 20,
         storage_options: Mapping[str, Any] | None = None,
     ) -> Self:
-        """Reads JSON lines; types that `schema` does not give are inferred from the first block."""
+        """Reads JSON lines: the columns of `schema`, or all, with types of the first block."""
         options = _copied(storage_options)
         return cls(JsonSource(paths, schema, block_size_bytes, options))  # type: ignore[arg-type]
 
