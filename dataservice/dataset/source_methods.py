@@ -92,11 +92,12 @@ class SourceMethods:
         cls,
         paths: Paths,
         columns: Sequence[str] | None = None,
-        filter: Expression | None = None,
+        filter: Expression | Sequence[Any] | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> Self:
         """Reads Parquet files: a path, a directory, a glob, an fsspec URL, or a list of them.
 
+        `filter` is an expression, or a list as pyarrow and pandas take: [("x", ">", 0), ...].
         `storage_options` travel with the plan; prefer credentials on the machines that read.
         """
         return cls(ParquetSource(paths, columns, filter, storage_options))  # type: ignore
