@@ -186,7 +186,8 @@ class WorkerConfig:
     """Settings of a data worker.
 
     ``worker_address`` is the address that readers are told to connect to; None means the bound host
-    and port, and ``%port%`` and ``%port_name%`` stand for the bound port. If the dispatcher has a
+    and port, with the name of this host in place of ``0.0.0.0`` and ``::``. In it, ``%port%`` and
+    ``%port_name%`` stand for the bound port. If the dispatcher has a
     fixed list of workers, this address decides the worker's position on the list. ``threads`` is
     the number of threads per pipeline; None means the cores that this process may use.
     ``buffer_bytes`` bounds the elements waiting for readers.

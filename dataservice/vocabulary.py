@@ -31,6 +31,8 @@ ANY_DIVISION: Final = "*"
 ALL_WINDOWS: Final = -1
 """Stands, as a returned window, for all that a worker was leased for a reader: a stream begins."""
 PROTOCOL: Final = "grpc"
+# Raised when messages change so that ends of different versions would misunderstand each other.
+PROTOCOL_VERSION: Final = 1
 SHARED_MEMORY: Final = "shared_memory"
 # The protocols without a network: by reference in a process, or shared memory on one host.
 LOCAL: Final = "local"

@@ -34,7 +34,7 @@ def add_parser(commands: Any) -> None:
         "--worker-address",
         metavar="HOST:PORT",
         help="address that readers connect to, where %%port%% stands for the port that is bound "
-        "(default: the host and port that are bound)",
+        "(default: the host and port that are bound; for 0.0.0.0 and ::, the name of this host)",
     )
     command.add_argument(
         "--processes",

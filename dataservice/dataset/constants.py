@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from dataservice.errors import InvalidArgumentError
+from dataservice.errors import InvalidArgumentError, InvalidTypeError
 
 _PLAIN: Final = (bool, int, float, str, bytes)
 _TIMES: Final = (datetime.date, datetime.time, datetime.timedelta)
@@ -47,11 +47,11 @@ def _check_constant(value: Any) -> None:
     plain = (*_PLAIN, *_TIMES, decimal.Decimal)
     conversion = _conversion_of(value)
     if conversion and not isinstance(value, plain):
-        raise InvalidArgumentError(
+        raise InvalidTypeError(
             f"{value!r} is a {type(value).__name__}; use the Python value, such as {conversion}"
         )
     if value is not None and not isinstance(value, plain):
-        raise InvalidArgumentError(
+        raise InvalidTypeError(
             f"an expression holds numbers, strings, bytes, dates, times and booleans; got {value!r}"
         )
     if isinstance(value, _TIMES) and value != value:

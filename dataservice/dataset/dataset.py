@@ -81,12 +81,13 @@ class Dataset(SourceMethods, OperatorMethods, metaclass=HintingType):
         weights: Sequence[float] | None = None,
         seed: int | None = None,
         stop_on_empty_dataset: bool = False,
-        rerandomize_each_iteration: bool | None = True,
+        rerandomize_each_iteration: bool | None = None,
     ) -> Dataset:
         """Takes each element from a dataset drawn at random, in proportion to `weights`.
 
-        The draws depend on the seed and the epoch alone. A dataset that has ended is left out of
-        the draws, or ends the result if `stop_on_empty_dataset`.
+        The draws depend on the seed alone, or with `rerandomize_each_iteration` on the seed and the
+        epoch, as without a seed. A dataset that has ended is left out of the draws, or ends the
+        result if `stop_on_empty_dataset`.
         """
         nodes = nodes_of(datasets, "sample_from_datasets")
         drawn = secrets.randbits(63) if seed is None else None
@@ -98,7 +99,9 @@ class Dataset(SourceMethods, OperatorMethods, metaclass=HintingType):
                 seed=seed,
                 drawn_seed=drawn,
                 rerandomize_each_iteration=(
-                    True if rerandomize_each_iteration is None else rerandomize_each_iteration
+                    seed is None
+                    if rerandomize_each_iteration is None
+                    else rerandomize_each_iteration
                 ),
             )
         )

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import functools
 import importlib
+import os
 import pickle
 import sys
 import traceback
 from collections.abc import Callable, Iterable
+from types import TracebackType
 from typing import Any, Final
 
 from dataservice.dataset.expressions import Expression
@@ -27,6 +29,7 @@ from dataservice.errors import (
 from dataservice.runtime.shipping import dumps, users_code_by_value
 from dataservice.runtime.unpicklable import find_unpicklable
 
+_PACKAGE: Final = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
 _PYTHON: Final = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
@@ -144,10 +147,7 @@ def call_user(
     except (UserFunctionError, TouchedError, KeyboardInterrupt, GeneratorExit):
         raise
     except BaseException as error:  # sys.exit() would end a thread that others wait for
-        trace = error.__traceback__
-        while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
-            trace = trace.tb_next
-        error = error.with_traceback(trace)
+        error = error.with_traceback(_without_callers(error.__traceback__))
         text = "".join(traceback.format_exception(error))
         where = location()
         raise UserFunctionError(
@@ -157,6 +157,13 @@ def call_user(
             user_traceback=text,
             source=where,
         ) from error
+
+
+def _without_callers(trace: TracebackType | None) -> TracebackType | None:
+    """Returns the traceback from the first frame on that is not of this package."""
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_PACKAGE):
+        trace = trace.tb_next
+    return trace
 
 
 def call_user_per_row(

@@ -92,11 +92,12 @@ class SourceMethods:
         cls,
         paths: Paths,
         columns: Sequence[str] | None = None,
-        filter: Expression | None = None,
+        filter: Expression | Sequence[Any] | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> Self:
         """Reads Parquet files: a path, a directory, a glob, an fsspec URL, or a list of them.
 
+        `filter` is an expression, or a list as pyarrow and pandas take: [("x", ">", 0), ...].
         `storage_options` travel with the plan; prefer credentials on the machines that read.
         """
         return cls(ParquetSource(paths, columns, filter, storage_options))  # type: ignore
@@ -114,7 +115,7 @@ class SourceMethods:
         on_error: str = "raise",
         storage_options: Mapping[str, Any] | None = None,
     ) -> Self:
-        """Reads CSV files; types that `schema` does not give are inferred from the first block.
+        """Reads CSV files: the columns of `schema`, or all, with the types of the first block.
 
         With header=False the column names are those of `schema`, or f0, f1, ... on_error="skip"
         leaves out rows with too few or too many values, and counts them in
@@ -143,7 +144,7 @@ class SourceMethods:
         on_error: str = "raise",
         storage_options: Mapping[str, Any] | None = None,
     ) -> Self:
-        """Reads JSON lines; types that `schema` does not give are inferred from the first block.
+        """Reads JSON lines: the columns of `schema`, or all, with types of the first block.
 
         on_error="skip" leaves out lines that are no JSON objects of that schema, and counts them in
         `iterator.stats()["skipped"]`; a file with more than 1,000 of them in a block is left out

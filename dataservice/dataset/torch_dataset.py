@@ -105,6 +105,9 @@ class TorchDataset(IterableDataset[dict[str, Any]]):
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_iterator": None}
 
+    def __repr__(self) -> str:
+        return f"<TorchDataset of {self._dataset!r}>"
+
 
 def _slot(num_workers: int, index: int) -> int:
     return num_workers * (num_workers - 1) // 2 + index

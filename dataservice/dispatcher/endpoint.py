@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from dataservice.dispatcher.autoscale import Production
 from dataservice.dispatcher.messages import (
@@ -36,6 +36,7 @@ from dataservice.dispatcher.worker_set import WorkersUpdate
 from dataservice.runtime.identity import new_id
 from dataservice.vocabulary import (
     EXACTLY_ONCE,
+    PROTOCOL_VERSION,
     DatasetId,
     IterationId,
     JobId,
@@ -44,8 +45,6 @@ from dataservice.vocabulary import (
     WorkerId,
 )
 from dataservice.wire import dispatcher_pb2 as pb
-
-PROTOCOL_VERSION: Final = 1
 
 Reply = TypeVar("Reply", pb.OpenIterationReply, pb.SyncReply)
 

@@ -164,7 +164,7 @@ class Collector:
 
     def __init__(self, timeout_s: float | None, interval_s: float, now_s: float) -> None:
         self._timeout_s = timeout_s
-        self._interval_s = interval_s
+        self.interval_s = interval_s
         self._checked_s = now_s
         # The facts that would drop what is unread, each with the time since when it is.
         self._since_s: dict[ev.Event, float] = {}
@@ -177,7 +177,7 @@ class Collector:
         if self._timeout_s is None:
             return Decision(())
         self._since_s = {fact: self._since_s.get(fact, now_s) for fact in _unread(state)}
-        if now_s - self._checked_s < self._interval_s:
+        if now_s - self._checked_s < self.interval_s:
             return Decision(())
         self._checked_s = now_s
         last_s = now_s - self._timeout_s

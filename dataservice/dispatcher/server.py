@@ -191,7 +191,7 @@ def _run_housekeeping(service: DispatcherService, stop: threading.Event) -> None
     """
     preload()
     told = ""
-    while not stop.wait(service.presence.tick_s):
+    while not stop.wait(service.tick_s):
         try:
             service.tick()
             told = ""

@@ -66,6 +66,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 LONG_POLL_MAX_S: Final = 30.0
+# A tick takes the lock, so that even a dispatcher told to look for unread jobs all the time pauses.
+_LEAST_TICK_S: Final = 0.05
 
 
 class HeartbeatAnswer(NamedTuple):
@@ -269,8 +271,13 @@ class DispatcherService:
 
     # Time
 
+    @property
+    def tick_s(self) -> float:
+        """The interval at which `tick` must run."""
+        return min(self.presence.tick_s, max(_LEAST_TICK_S, self._collector.interval_s))
+
     def tick(self) -> None:
-        """Removes clients that were silent for too long; must run every `presence.tick_s`.
+        """Removes clients that were silent for too long; must run every `tick_s`.
 
         Also collects unread jobs and iterations, shortens the journal and prepares the next rounds
         of windows. If the journal ran out of room, retries its write first.

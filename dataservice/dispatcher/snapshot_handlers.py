@@ -6,6 +6,7 @@ leaves before its facts are durable; splits are planned outside the lock. Thread
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
@@ -134,8 +135,7 @@ class SnapshotHandlers:
 def _log_end(snapshot: Snapshot, request: WorkOnSnapshot) -> None:
     """Logs the end of a snapshot if this request has brought it."""
     if request.error and snapshot.error == request.error:
-        logger.error(
-            "snapshot %s to %s failed: %s", snapshot.snapshot_id, snapshot.path, request.error
-        )
+        message = json.loads(request.error)["message"]
+        logger.error("snapshot %s to %s failed: %s", snapshot.snapshot_id, snapshot.path, message)
     if request.marked:
         logger.info("snapshot %s to %s is closed", snapshot.snapshot_id, snapshot.path)

@@ -143,6 +143,12 @@ class HttpMonitor:
                 server.close()
             self._stopped.set()
 
+    def __repr__(self) -> str:
+        name = type(self).__name__
+        if self._stopped.is_set():
+            return f"<{name}, stopped>"
+        return f"<{name} {'not started' if self._server is None else f'at {self.url}'}>"
+
     def __enter__(self) -> Self:
         return self
 

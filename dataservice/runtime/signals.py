@@ -1,4 +1,4 @@
-"""The signals that end a server: its main thread waits here for SIGTERM or SIGINT.
+"""The signals of a server: its main thread waits here for SIGTERM or SIGINT, which end it.
 
 A signal handler runs between two instructions of the main thread, perhaps just after the main
 thread has taken the lock of the event that it waits for. A handler that sets this event would then
@@ -9,13 +9,19 @@ a server from ending.
 
 from __future__ import annotations
 
+import faulthandler
 import queue
 import signal
 from types import FrameType
+from typing import Final
+
+_STDERR: Final = 2
 
 
 class StopSignals:
     """The stop signals of this process, caught from its construction on.
+
+    SIGUSR1 writes the stacks of all threads to stderr, and ends nothing.
 
     Only the main thread may make it and wait for it. With ``once``, a second signal of the same
     number ends the process at once.
@@ -26,6 +32,7 @@ class StopSignals:
         self._once = once
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
+        faulthandler.register(signal.SIGUSR1, file=_STDERR)
 
     def is_set(self) -> bool:
         """True if a signal has come."""

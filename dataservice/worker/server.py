@@ -7,8 +7,9 @@ and leaves no thread at work.
 from __future__ import annotations
 
 import logging
+import socket
 import threading
-from typing import NoReturn
+from typing import Final, NoReturn
 
 from dataservice.config import PORT_PLACEHOLDER, WorkerConfig
 from dataservice.errors import CancelledError, FailedPreconditionError, InvalidTypeError
@@ -33,6 +34,8 @@ from dataservice.worker.snapshots import SnapshotWriters
 logger = logging.getLogger(__name__)
 
 _JOIN_POLL_S = 0.5
+# Bound to one of them, a server can be reached at every address of its host, but not at this one.
+_ANY_HOST: Final = frozenset({"0.0.0.0", "::"})
 
 
 class WorkerServer:
@@ -240,5 +243,11 @@ def _announced(config: WorkerConfig, port: int) -> str:
     """Returns the address that readers are told to connect to."""
     given = config.data_transfer_address or config.worker_address
     if given is None:
-        return format_address(config.host, port)
+        return format_address(_host_name() if config.host in _ANY_HOST else config.host, port)
     return PORT_PLACEHOLDER.sub(str(port), given)
+
+
+def _host_name() -> str:
+    """Returns the name under which other hosts find this one, with its domain if it is known."""
+    name, full_name = socket.gethostname(), socket.getfqdn()
+    return full_name if full_name.startswith(f"{name}.") else name

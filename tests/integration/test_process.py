@@ -138,6 +138,18 @@ def test_stop_signals_survive_a_flood_of_signals(spawn: Callable[..., ChildProce
     assert child.wait(1.0) == 9
 
 
+def test_server_shows_the_stacks_of_its_threads_when_asked(
+    spawn: Callable[..., ChildProcess], tmp_path: pathlib.Path
+) -> None:
+    log = tmp_path / "log"
+    child = spawn("stopping", log_path=log)
+    child.wait_ready(60)
+    os.kill(child.pid, signal.SIGUSR1)
+    wait_until(lambda: "in wait" in log.read_text(), "the stacks")
+    assert "child_under_test.py" in log.read_text()
+    assert child.returncode is None
+
+
 def test_terminate_kills_child_that_ignores_the_signal(spawn: Callable[..., ChildProcess]) -> None:
     child = spawn("stubborn")
     child.wait_ready(60)

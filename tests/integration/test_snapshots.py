@@ -236,13 +236,14 @@ def test_function_error_fails_the_snapshot_for_writers_and_readers(
 
 
 def test_unwritable_folder_fails_the_snapshot(
-    service: LocalService, tmp_path: pathlib.Path
+    service: LocalService, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "s").mkdir()
     (tmp_path / "s" / "chunks").write_text("in the way")
     snapshot = ds.save(ds.Dataset.range(100), str(tmp_path / "s"), service.target)
     with pytest.raises(FailedPreconditionError, match=r"cannot write .*/s/chunks/chunk_0000"):
         snapshot.wait(DEADLINE_S)
+    assert "/s failed: cannot write" in caplog.text
     with pytest.raises(FailedPreconditionError, match="failed: cannot write"):
         ds.Dataset.load(str(tmp_path / "s"), wait=True, timeout_s=DEADLINE_S)
 

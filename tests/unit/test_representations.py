@@ -75,6 +75,18 @@ def test_repr_of_closed_iterator_says_closed() -> None:
     assert repr(iterator).endswith(", closed>")
 
 
+def test_monitor_repr_tells_its_state() -> None:
+    monitor = ds.MonitorServer("h:1", start=False)
+    assert repr(monitor) == "<MonitorServer not started>"
+    monitor.stop()
+    assert repr(monitor) == "<MonitorServer, stopped>"
+
+
+def test_torch_dataset_repr_shows_the_dataset() -> None:
+    pytest.importorskip("torch")
+    assert repr(ds.Dataset.range(3).torch()) == "<TorchDataset of Dataset(range)>"
+
+
 def test_gradients_repr_names_variables() -> None:
     model = _model()
     batch = {"x": np.ones(4), "c": np.arange(4), "y": np.ones(4)}

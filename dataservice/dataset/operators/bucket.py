@@ -18,7 +18,7 @@ from dataservice.dataset.operators.pad import checked_shapes, checked_values, pa
 from dataservice.dataset.operators.windows import WindowGatherer
 from dataservice.dataset.stream import BatchStream, RunContext, State
 from dataservice.errors import InvalidArgumentError, InvalidTypeError
-from dataservice.runtime.arguments import integer_at_least
+from dataservice.runtime.arguments import check_true_or_false, integer_at_least
 
 _OPERATOR = "bucket_by_sequence_length"
 
@@ -62,9 +62,11 @@ class BucketBySequenceLength(Operator):
             object.__setattr__(self, "shapes", checked_shapes(self.shapes))
         if self.values is not None:
             object.__setattr__(self, "values", checked_values(self.values))
-        for name in ("pad_to_boundary", "no_padding", "drop_remainder"):
-            if not isinstance(getattr(self, name), bool):
-                raise InvalidArgumentError(f"{name} must be a bool, got {getattr(self, name)!r}")
+        check_true_or_false(
+            pad_to_bucket_boundary=self.pad_to_boundary,
+            no_padding=self.no_padding,
+            drop_remainder=self.drop_remainder,
+        )
 
     @property
     def batched(self) -> bool:

@@ -30,7 +30,12 @@ from dataservice.dataset.plan import fingerprint
 from dataservice.dataset.seeds import drawn_seeds
 from dataservice.dataset.sources.paths import is_local
 from dataservice.dataset.stream import BatchStream, RunContext, State
-from dataservice.errors import DataServiceError, FailedPreconditionError, InvalidArgumentError
+from dataservice.errors import (
+    DataServiceError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    InvalidTypeError,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +57,7 @@ class Cache(Operator):
             try:
                 path = os.fspath(self.path)
             except TypeError as error:
-                raise InvalidArgumentError(
+                raise InvalidTypeError(
                     f"cache takes the path of a local file, or None for memory, got {self.path!r}"
                 ) from error
             if not isinstance(path, str) or not path or not is_local(path):

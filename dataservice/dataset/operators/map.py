@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Final, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 
 from dataservice.dataset.arrow_arrays import from_numpy
@@ -141,7 +142,7 @@ def _numpy_call() -> _Call:
                 f"the function given to {kind} must return a dict of arrays, one per column; "
                 f"it returned {type(result).__name__}"
                 + (" without entries" if isinstance(result, Mapping) else "")
-                + _dataset_hint(result)
+                + _hint(result)
             )
         passed, kinds = restore_unchanged(batch, given, result, views.extended)
         lists, padded = as_lists(views.padded, given, result)
@@ -165,7 +166,7 @@ def _call_arrow(
     if not isinstance(result, pa.RecordBatch):
         raise SchemaError(
             f'the function given to {kind} with format="arrow" must return a pyarrow.RecordBatch; '
-            f"it returned {type(result).__name__}{_dataset_hint(result)}"
+            f"it returned {type(result).__name__}{_hint(result)}"
         )
     require_distinct(result.schema.names, what=_returned_batch(kind))
     plain = plain_batch(result, plain_schema(result.schema))
@@ -196,7 +197,7 @@ def _call_rows(
             raise SchemaError(
                 f'the function given to {kind} with format="rows" must return {_EXPECTED[kind]} '
                 f"with the same keys for every row; it returned {first!r:.200} and {row!r:.200}"
-                f"{_dataset_hint(row)}"
+                f"{_hint(row)}"
             )
     kinds = _kinds_of_passed(batch.schema, sources, made)
     try:
@@ -247,8 +248,10 @@ def _returned(kind: str) -> str:
     return f"the columns that the function given to {kind} returned"
 
 
-def _dataset_hint(result: Any) -> str:
-    """Returns a hint for the error text if `result`, from a function, is a dataset; else ""."""
+def _hint(result: Any) -> str:
+    """Returns a hint for the error text if a function's `result` is an array or dataset, or ""."""
+    if isinstance(result, np.ndarray | pa.Array):
+        return "; to add it as a column write with_column(name, fn)"
     if not isinstance(getattr(result, "node", None), Node):
         return ""
     return "; for a function that returns a dataset write interleave(fn, cycle_length=1)"

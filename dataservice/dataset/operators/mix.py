@@ -27,6 +27,7 @@ from dataservice.dataset.operators.concatenate import completed_by, samples_alik
 from dataservice.dataset.seeds import check_seeds, effective_seed
 from dataservice.dataset.stream import BatchStream, RowCutter, RunContext, State, TransformStream
 from dataservice.errors import InvalidArgumentError
+from dataservice.runtime.arguments import check_true_or_false
 from dataservice.runtime.number_arrays import from_numbers
 
 
@@ -49,10 +50,7 @@ class Mix(Node):
             raise InvalidArgumentError(
                 f"{self.kind} takes datasets of rows or datasets of batches, not both"
             )
-        if not isinstance(self.stop_on_empty_dataset, bool):
-            raise InvalidArgumentError(
-                f"stop_on_empty_dataset must be a bool, got {self.stop_on_empty_dataset!r}"
-            )
+        check_true_or_false(stop_on_empty_dataset=self.stop_on_empty_dataset)
 
     @property
     def batched(self) -> bool:
@@ -96,11 +94,7 @@ class SampleFromDatasets(Mix):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_seeds(self)
-        if not isinstance(self.rerandomize_each_iteration, bool):
-            raise InvalidArgumentError(
-                "rerandomize_each_iteration must be a bool, got "
-                f"{self.rerandomize_each_iteration!r}"
-            )
+        check_true_or_false(rerandomize_each_iteration=self.rerandomize_each_iteration)
         if self.weights is not None:
             object.__setattr__(self, "weights", _checked_weights(self.weights, len(self.datasets)))
 

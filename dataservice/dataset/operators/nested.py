@@ -15,7 +15,7 @@ import pyarrow as pa
 from dataservice.dataset.node import Node
 from dataservice.dataset.sources.base import Source
 from dataservice.dataset.stream import RunContext
-from dataservice.errors import InvalidArgumentError
+from dataservice.errors import InvalidTypeError
 from dataservice.sharding import Split
 
 
@@ -76,10 +76,10 @@ def dataset_of(batches: Sequence[pa.RecordBatch], *, batched: bool) -> Any:
 
 
 def node_of(value: Any, operator: str) -> Node:
-    """Returns the plan of a dataset that a function made; InvalidArgumentError for other values."""
+    """Returns the plan of a dataset that a function made; InvalidTypeError for other values."""
     node = getattr(value, "node", None)
     if not isinstance(node, Node):
-        raise InvalidArgumentError(
+        raise InvalidTypeError(
             f"the function given to {operator} must return a Dataset, it returned {value!r:.200}"
         )
     return node

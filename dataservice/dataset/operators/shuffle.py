@@ -29,8 +29,7 @@ from dataservice.dataset.stream import (
     RunContext,
     State,
 )
-from dataservice.errors import InvalidArgumentError
-from dataservice.runtime.arguments import integer_at_least
+from dataservice.runtime.arguments import check_true_or_false, integer_at_least
 from dataservice.runtime.number_arrays import from_numbers
 from dataservice.sharding import WINDOW_ROWS, order_key
 
@@ -55,10 +54,7 @@ class Shuffle(Operator):
         size = integer_at_least(self.buffer_size, 1, "shuffle buffer_size")
         object.__setattr__(self, "buffer_size", size)
         check_seeds(self)
-        if not isinstance(self.reshuffle_each_iteration, bool):
-            raise InvalidArgumentError(
-                f"reshuffle_each_iteration must be a bool, got {self.reshuffle_each_iteration!r}"
-            )
+        check_true_or_false(reshuffle_each_iteration=self.reshuffle_each_iteration)
 
     @property
     def effective_seed(self) -> int:

@@ -86,8 +86,8 @@ class GeneratorSource(Source):
         function = self.function.load(context.allow_functions)
         row = 0
 
-        def location() -> str:
-            return self.describe(split, row, row + 1)
+        def location(ahead: int = 0) -> str:
+            return self.describe(split, row + ahead, row + ahead + 1)
 
         items = call_user(lambda _: iter(function()), None, "from_generator", location)
         if self.deterministic:
@@ -115,27 +115,32 @@ class GeneratorSource(Source):
         _begun.add(items)
 
     def _batches(
-        self, items: Iterator[Any], location: Callable[[], str]
+        self, items: Iterator[Any], location: Callable[[int], str]
     ) -> Iterator[pa.RecordBatch]:
-        def take(count: int) -> list[Any]:
-            return call_user(  # type: ignore[no-any-return]
-                lambda _: list(itertools.islice(items, count)), None, "from_generator", location
+        def take(count: int, taken: list[Any]) -> list[Any]:
+            # An item is a row where several are taken: those before an error stay in the list.
+            call_user(
+                lambda _: taken.extend(itertools.islice(items, count)),
+                None,
+                "from_generator",
+                lambda: location(len(taken)),
             )
+            return taken
 
-        taken = take(1)
+        taken = take(1, [])
         form = self.format or (_form_of(taken[0], self.schema) if taken else "rows")
         if form == "rows" and taken:
             # Functions above infer their types from the first rows, and one row may lack values.
-            taken += take(SAMPLE_ROWS - 1)
+            taken = take(SAMPLE_ROWS - 1, taken)
         while taken:
             if form == "rows":
                 yield self._of_rows(taken)
-                taken = take(_CHUNK_ROWS)
+                taken = take(_CHUNK_ROWS, [])
                 continue
             batch = self._of_columns(taken[0], form)
             if batch.num_rows:
                 yield batch
-            taken = take(1)
+            taken = take(1, [])
 
     def _of_rows(self, rows: list[Any]) -> pa.RecordBatch:
         names = self.schema.names
@@ -147,13 +152,7 @@ class GeneratorSource(Source):
                 )
             if row.keys() != set(names):
                 check_names(list(row), names, what="the rows that the generator yielded")
-        try:
-            arrays = [pa.array([row[f.name] for row in rows], f.type) for f in self.schema]
-        except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
-            raise SchemaError(
-                f"a value that the generator yielded does not fit {self.schema.to_string()!r}: "
-                f"{error}"
-            ) from error
+        arrays = [_column([row[field.name] for row in rows], field) for field in self.schema]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def _of_columns(self, item: Any, form: str) -> pa.RecordBatch:
@@ -184,6 +183,16 @@ class GeneratorSource(Source):
 
     def describe(self, split: Split, first_row: int, end_row: int) -> str:  # noqa: ARG002
         return f"rows {first_row}..{end_row - 1} of the generator {self.function.name}"
+
+
+def _column(values: list[Any], field: pa.Field) -> pa.Array:
+    try:
+        return pa.array(values, field.type)
+    except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
+        raise SchemaError(
+            f"a value that the generator yielded for column {field.name!r} does not fit its type "
+            f"{field.type}: {error}"
+        ) from error
 
 
 def _form_of(item: Any, schema: pa.Schema) -> str:

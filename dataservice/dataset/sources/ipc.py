@@ -37,7 +37,8 @@ from dataservice.dataset.sources.paths import (
 )
 from dataservice.dataset.sources.reference import Reference
 from dataservice.dataset.stream import RunContext, chunk_rows
-from dataservice.errors import DataServiceError, InvalidArgumentError, SchemaError, SourceError
+from dataservice.errors import DataServiceError, SchemaError, SourceError
+from dataservice.runtime.arguments import check_true_or_false
 from dataservice.sharding import Split
 
 _FILE_MAGIC: Final = b"ARROW1"
@@ -67,8 +68,7 @@ class IpcSource(ColumnarSource):
     def __post_init__(self) -> None:
         object.__setattr__(self, "paths", check_paths(self.paths, "from_ipc"))
         check_storage_options(self.storage_options)
-        if not isinstance(self.memory_map, bool):
-            raise InvalidArgumentError(f"memory_map must be a bool, got {self.memory_map!r}")
+        check_true_or_false(memory_map=self.memory_map)
         object.__setattr__(self, "columns", chosen_columns(self.columns))
 
     def plan_file(self, file: InputFile) -> list[Split]:

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 
 from dataservice.dataset.columns import no_rows
 from dataservice.dataset.expressions import Expression
+from dataservice.dataset.filter_tuples import condition_of
 from dataservice.dataset.node import register_node
 from dataservice.dataset.plain_types import plain_batch, plain_schema
 from dataservice.dataset.pushdown import statistics_conditions
@@ -57,11 +58,13 @@ class ParquetSource(ColumnarSource):
         object.__setattr__(self, "paths", check_paths(self.paths, "from_parquet"))
         check_storage_options(self.storage_options)
         object.__setattr__(self, "columns", chosen_columns(self.columns))
+        if isinstance(self.filter, list | tuple):
+            object.__setattr__(self, "filter", condition_of(self.filter))
         if self.filter is not None and not isinstance(self.filter, Expression):
             raise InvalidTypeError(
-                f'filter must be an expression of dataservice, such as ds.col("id") >= 90, got '
-                f"{self.filter!r} ({type(self.filter).__module__}); use .filter(function) for a "
-                "function"
+                'filter must be an expression of dataservice, such as ds.col("id") >= 90, or a '
+                f'list such as [("id", ">=", 90)], got {self.filter!r} '
+                f"({type(self.filter).__module__}); use .filter(function) for a function"
             )
 
     @property

@@ -33,6 +33,8 @@ from dataservice.runtime.retry import retry_until
 from dataservice.runtime.rpc.conventions import (
     CLIENT_OPTIONS,
     ERROR_METADATA_KEY,
+    OTHER_PROTOCOL,
+    PROTOCOL_METADATA_KEY,
     TOO_MANY_CALLS,
     decode_error,
     method_kind,
@@ -41,7 +43,7 @@ from dataservice.runtime.rpc.conventions import (
     snake_case,
 )
 from dataservice.runtime.tls_probe import explained
-from dataservice.vocabulary import parse_target
+from dataservice.vocabulary import PROTOCOL_VERSION, parse_target
 
 
 class RpcClient:
@@ -65,7 +67,10 @@ class RpcClient:
         self._pid = os.getpid()
         self._tls = tls
         self._was_answered = False
-        self._metadata = ((TOKEN_METADATA_KEY, token),)
+        self._metadata = (
+            (TOKEN_METADATA_KEY, token),
+            (PROTOCOL_METADATA_KEY, str(PROTOCOL_VERSION)),
+        )
         self._closed = threading.Event()
         if tls is None:
             self._channel = grpc.insecure_channel(self.address, options=CLIENT_OPTIONS)
@@ -239,8 +244,11 @@ class RpcClient:
 
     def _remote_error(self, body: bytes) -> DataServiceError:
         error = decode_error(body)
-        if isinstance(error, UnauthenticatedError):
-            return UnauthenticatedError(f"{self._peer} refused the call: {error.message}")
+        is_refusal = isinstance(error, UnauthenticatedError) or (
+            isinstance(error, FailedPreconditionError) and error.message.startswith(OTHER_PROTOCOL)
+        )
+        if is_refusal:
+            return type(error)(f"{self._peer} refused the call: {error.message}")
         return error
 
 

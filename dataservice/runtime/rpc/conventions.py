@@ -26,6 +26,8 @@ from dataservice.config import (
 from dataservice.errors import DataServiceError, InternalError, error_from_dict, error_to_dict
 
 ERROR_METADATA_KEY: Final = "x-dataservice-error-bin"
+PROTOCOL_METADATA_KEY: Final = "x-dataservice-protocol"
+OTHER_PROTOCOL: Final = "it speaks another version of the protocol"
 # The text with which gRPC's own server refuses a call above the limit of running calls. It uses the
 # same status in other cases too.
 TOO_MANY_CALLS: Final = "Concurrent RPC limit exceeded!"

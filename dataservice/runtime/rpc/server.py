@@ -2,7 +2,7 @@
 
 Responsible for turning calls into calls of Python methods and exceptions into statuses. Knows
 nothing of what the services do. Invariant: no handler runs, and no request is parsed, before the
-token was checked.
+token and the version of the protocol were checked.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ from dataservice.runtime.forking import check_not_forked, left_to_parent
 from dataservice.runtime.listening import refused
 from dataservice.runtime.rpc.conventions import (
     ERROR_METADATA_KEY,
+    OTHER_PROTOCOL,
+    PROTOCOL_METADATA_KEY,
     SERVER_OPTIONS,
     encode_error,
     method_kind,
@@ -41,11 +43,13 @@ from dataservice.runtime.rpc.conventions import (
     serialize,
     snake_case,
 )
+from dataservice.vocabulary import PROTOCOL_VERSION
 
 logger = logging.getLogger(__name__)
 
 _STOP_MARGIN_S: Final = 5.0
 _DETAILS_MAX_CHARS: Final = 1_000
+_PROTOCOL_VERSION: Final = str(PROTOCOL_VERSION)
 
 
 class RpcServer:
@@ -155,12 +159,11 @@ def _check_bindable(host: str, port: int) -> None:
 
 
 class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
-    """The look-up of handlers: finds the handler of a call after checking its token."""
+    """The look-up of handlers: finds the handler of a call after checking its metadata."""
 
     def __init__(self, token: str) -> None:
         self._token = token
         self._by_path: dict[str, Any] = {}
-        self._reject = grpc.stream_stream_rpc_method_handler(_reject)
 
     def add(self, service: ServiceDescriptor, implementation: object) -> None:
         found = {m: getattr(implementation, snake_case(m.name), None) for m in service.methods}
@@ -177,14 +180,22 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
         # Checked before the request is read, so that a stranger cannot make the server parse it.
         metadata = dict(handler_call_details.invocation_metadata)
         if not tokens_equal(self._token, metadata.get(TOKEN_METADATA_KEY)):
-            return self._reject
+            return _rejecting(UnauthenticatedError(WRONG_TOKEN))
+        spoken = metadata.get(PROTOCOL_METADATA_KEY, _PROTOCOL_VERSION)
+        if spoken != _PROTOCOL_VERSION:
+            return _rejecting(_other_protocol(spoken))
         return self._by_path.get(handler_call_details.method)
 
 
-def _reject(_requests: object, context: Any) -> None:
-    _abort(
-        context,
-        UnauthenticatedError(WRONG_TOKEN),
+def _rejecting(error: DataServiceError) -> Any:
+    """Returns the handler that ends a call of any kind with ``error``."""
+    return grpc.stream_stream_rpc_method_handler(lambda _requests, context: _abort(context, error))
+
+
+def _other_protocol(spoken: str | bytes) -> FailedPreconditionError:
+    return FailedPreconditionError(
+        f"{OTHER_PROTOCOL}: {_PROTOCOL_VERSION}, and this client speaks {spoken!s:.20}; install "
+        "the same release at both ends"
     )
 
 

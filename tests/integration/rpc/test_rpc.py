@@ -15,6 +15,7 @@ from dataservice.errors import (
     CancelledError,
     DataServiceError,
     DeadlineExceededError,
+    FailedPreconditionError,
     InternalError,
     InvalidArgumentError,
     ResourceExhaustedError,
@@ -97,6 +98,19 @@ def test_method_unknown_to_server_is_unimplemented(server: RpcServer) -> None:
         request = GetMessageClass(newer.methods[0].input_type)()
         with pytest.raises(UnimplementedError, match=r"Whistle.*same version"):
             client.call("Whistle", request)
+
+
+def test_client_of_another_protocol_is_refused_naming_both_versions(
+    server: RpcServer, box: EchoBox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dataservice.runtime.rpc.client.PROTOCOL_VERSION", 7)
+    refusal = r"echo box at .* refused.* protocol: 1, and this client speaks 7; install the same"
+    with connect(server.port) as client:
+        with pytest.raises(FailedPreconditionError, match=refusal):
+            client.call_retrying("SayBack", Text(text="a"), timeout_s=DEADLINE_S)
+        with pytest.raises(FailedPreconditionError, match=refusal):
+            list(client.stream("SpellOut", Text(text="a")))
+    assert box.calls == 0
 
 
 def test_server_runs_many_calls_at_once(client: RpcClient, box: EchoBox) -> None:

@@ -163,6 +163,8 @@ def test_invalid_cache_arguments_are_refused(tmp_path: pathlib.Path) -> None:
     for bad in (3, "", "s3://bucket/cache"):
         with pytest.raises(InvalidArgumentError, match=r"cache takes the path of a local file"):
             numbers(3).cache(bad)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="got 3"):
+        numbers(3).cache(3)  # type: ignore[arg-type]
     with pytest.raises(SourceError, match=r"cannot be written.*directory that exists"):
         run(numbers(3).cache(str(tmp_path / "no" / "file")))
     with pytest.raises(UnsplittableError, match=r"dataset with cache cannot.*OFF"):

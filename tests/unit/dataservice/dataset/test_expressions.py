@@ -391,3 +391,8 @@ def test_unsigned_64_bit_constants_are_compared_exactly() -> None:
     for value in (1 << 64, -(1 << 63) - 1):
         with pytest.raises(InvalidArgumentError, match=rf"64 bits.*got {value}"):
             lit(value)
+
+
+def test_value_that_no_expression_holds_is_a_type_error() -> None:
+    with pytest.raises(TypeError, match=r"numbers, strings.*got \[1\]"):
+        _ = col("x") == [1]

@@ -5,12 +5,15 @@ from __future__ import annotations
 import functools
 import sys
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import numba
 import numpy as np
+import pyarrow as pa
 import pytest
 
+from dataservice import Dataset
 from dataservice.dataset.expressions import col
 from dataservice.dataset.function import Function, call_user, call_user_per_row
 from dataservice.errors import (
@@ -120,6 +123,36 @@ def test_user_error_shows_only_user_frames() -> None:
     assert "call_user" not in error.user_traceback
     assert "dataset/function.py" not in error.user_traceback
     assert isinstance(error.__cause__, KeyError)
+
+
+def broken_in_window(_key: int, window: Any) -> Any:
+    return deeper(window)
+
+
+def broken_generator() -> Iterator[dict[str, int]]:
+    yield {"x": 1}
+    deeper({})
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        Dataset.range(4).map(broken, format="rows"),
+        Dataset.range(4).filter(broken),
+        Dataset.range(4).with_column("y", broken),
+        Dataset.range(4).interleave(broken),
+        Dataset.range(4).group_by_window(broken, window_size=2),
+        Dataset.range(4).group_by_window("id", broken_in_window, 2),
+        Dataset.range(4).group_by_window("id", window_size_func=broken),
+        Dataset.from_generator(broken_generator, pa.schema({"x": pa.int64()})),
+    ],
+)
+def test_user_error_of_each_operator_begins_with_the_user_s_frame(data: Dataset) -> None:
+    with pytest.raises(UserFunctionError) as caught:
+        list(data)
+    first = caught.value.user_traceback.splitlines()[1]
+    assert __file__ in first
+    assert "in broken" in first
 
 
 @pytest.mark.parametrize("raised", [SystemExit(3), BaseException("neither")])

@@ -93,7 +93,7 @@ def test_stated_generator_format_is_enforced() -> None:
     [
         ([{"x": 1}], r"missing: \['v'\]"),
         ([{"x": 1, "v": [1, 2], "z": 1}], r"not expected: \['z'\]"),
-        ([{"x": "one", "v": [1, 2]}], "does not fit"),
+        ([{"x": "one", "v": [1, 2]}], r"column 'x' does not fit its type int64.*'one'"),
         ([{"x": 1 << 63, "v": [1, 2]}], "does not fit"),
         ([3], "must yield a dict.*yielded 3"),
         ([{"x": np.arange(2), "v": np.ones((3, 2))}], "unequal lengths"),
@@ -115,6 +115,17 @@ def test_generator_error_names_the_row() -> None:
         run(Dataset.from_generator(fails, SCHEMA))
     assert "rows 10..10 of the generator" in caught.value.source
     assert "raise RuntimeError" in caught.value.user_traceback
+
+
+def test_generator_error_names_the_row_within_rows_that_are_read_together() -> None:
+    def fails() -> Iterator[dict[str, Any]]:
+        for _ in range(2_000):
+            yield {"x": 1, "v": [1.0, 2.0]}
+        raise RuntimeError("no more")
+
+    with pytest.raises(UserFunctionError, match=r"no more") as caught:
+        run(Dataset.from_generator(fails, SCHEMA))
+    assert "rows 2000..2000 of the generator" in caught.value.source
 
 
 def test_generator_returned_a_second_time_is_refused() -> None:

@@ -17,7 +17,12 @@ from dataservice.dataset.linearise import linearise
 from dataservice.dataset.node import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, freeze_schemas
 from dataservice.dataset.plan import decode_plan, encode_plan
 from dataservice.dataset.stream import RunContext
-from dataservice.errors import InvalidArgumentError, SchemaError, UserFunctionError
+from dataservice.errors import (
+    InvalidArgumentError,
+    InvalidTypeError,
+    SchemaError,
+    UserFunctionError,
+)
 from tests.unit.dataservice.dataset.checkpoint_checker import check_positions, chunked, numbers, run
 
 
@@ -283,7 +288,7 @@ class TestGroupByWindow:
             ),
             (
                 lambda d: run(d.group_by_window("x", lambda _k, _w: 3, 2)),
-                InvalidArgumentError,
+                InvalidTypeError,
                 "must return a Dataset, it returned 3",
             ),
             (

@@ -237,7 +237,7 @@ def test_number_of_mapped_files_is_bounded(tmp_path: pathlib.Path) -> None:
 def test_invalid_ipc_arguments_are_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="list of column names, got 3"):
         Dataset.from_ipc("a", columns=3)  # type: ignore[arg-type]
-    with pytest.raises(InvalidArgumentError, match="memory_map must be a bool, got 1"):
+    with pytest.raises(InvalidArgumentError, match="memory_map must be True or False, got 1"):
         Dataset.from_ipc("a", memory_map=1)  # type: ignore[arg-type]
     with pytest.raises(SourceError, match=r"no file 'nope\.arrow'"):
         run(Dataset.from_ipc("nope.arrow"))

@@ -70,14 +70,21 @@ def test_sampling_weights_are_probabilities() -> None:
     assert max(values(run(dataset))) < 90_000
 
 
-def test_sampling_depends_on_seed_and_epoch() -> None:
+def test_sampling_depends_on_seed_and_on_epoch_where_asked_for() -> None:
     datasets = [part(0, 50), part(100, 50)]
     first = Dataset.sample_from_datasets(datasets, seed=1)
-    assert values(run(first)) == values(run(first))
-    assert values(run(first)) != values(run(first, 1))
+    assert values(run(first)) == values(run(first)) == values(run(first, 1))
     assert values(run(first)) != values(run(Dataset.sample_from_datasets(datasets, seed=2)))
-    same = Dataset.sample_from_datasets(datasets, seed=1, rerandomize_each_iteration=False)
-    assert values(run(same)) == values(run(same, 1)) == values(run(first))
+    other = Dataset.sample_from_datasets(datasets, seed=1, rerandomize_each_iteration=True)
+    assert values(run(other, 1)) != values(run(other)) == values(run(first))
+
+
+def test_sampling_without_seed_differs_by_epoch_unless_told_otherwise() -> None:
+    datasets = [part(0, 50), part(100, 50)]
+    drawn = Dataset.sample_from_datasets(datasets)
+    assert values(run(drawn)) != values(run(drawn, 1))
+    same = Dataset.sample_from_datasets(datasets, rerandomize_each_iteration=False)
+    assert values(run(same)) == values(run(same, 1))
 
 
 def test_drawn_sampling_seed_is_saved_with_position() -> None:

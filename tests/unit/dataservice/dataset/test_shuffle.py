@@ -119,7 +119,7 @@ def test_permutations_are_uniform() -> None:
         ({"buffer_size": True}, "buffer_size must be a positive integer, got True"),
         ({"buffer_size": 3, "seed": "x"}, "seed must be an integer, got 'x'"),
         ({"buffer_size": 3, "seed": True}, "seed must be an integer, got True"),
-        ({"buffer_size": 3, "reshuffle_each_iteration": 1}, "must be a bool, got 1"),
+        ({"buffer_size": 3, "reshuffle_each_iteration": 1}, "must be True or False, got 1"),
     ],
 )
 def test_invalid_shuffle_arguments_are_refused(arguments: dict[str, Any], message: str) -> None:

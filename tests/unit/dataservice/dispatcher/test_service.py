@@ -94,6 +94,13 @@ def test_unread_iterations_are_collected_after_gc_timeout(
     assert sum(len(job["iterations"]) for job in service.overview.jobs()) == left
 
 
+@pytest.mark.parametrize(("interval_s", "tick_s"), [(600.0, 1.0), (0.2, 0.2), (0.001, 0.05)])
+def test_service_ticks_as_often_as_it_is_to_look_for_unread_jobs(
+    interval_s: float, tick_s: float
+) -> None:
+    assert service_of(job_gc_check_interval_s=interval_s).tick_s == tick_s
+
+
 def test_leaving_worker_is_removed_at_once() -> None:
     service = service_of()
     endpoint = DispatcherEndpoint(service)
