@@ -19,7 +19,6 @@ from typing import Any, Final, NoReturn, TypeVar
 import pyarrow as pa
 
 from dataservice.dataset.anchor import Anchor
-from dataservice.dataset.identity import identity_of, node_of_identity
 from dataservice.dataset.node import Node, unrepeatable, walk
 from dataservice.dataset.omission_log import OmissionLog
 from dataservice.dataset.optimise import optimise
@@ -29,6 +28,7 @@ from dataservice.dataset.positions import (
     without_live_positions,
 )
 from dataservice.dataset.receipts import Receipt, ReceiptSources
+from dataservice.dataset.seeds import identity_of, node_of_identity
 from dataservice.dataset.statistics import StatsCounter
 from dataservice.dataset.stream import BatchStream, RunContext, State
 from dataservice.dataset.timing import OperatorTimes, WorkLog
