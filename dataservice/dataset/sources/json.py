@@ -20,16 +20,12 @@ from dataservice.dataset.columns import no_rows, require_distinct
 from dataservice.dataset.node import register_node
 from dataservice.dataset.plain_types import plain_schema
 from dataservice.dataset.sources.files import InputFile, first_readable
-from dataservice.dataset.sources.opening import opened
+from dataservice.dataset.sources.opening import decompressed, opened
 from dataservice.dataset.sources.paths import check_paths, check_storage_options
 from dataservice.dataset.sources.read_ahead import ReadAheadBatches, ReadAheadFile
 from dataservice.dataset.sources.reference import Reference, completed
 from dataservice.dataset.sources.unsigned import with_unsigned
-from dataservice.dataset.sources.whole_files import (
-    WholeFilesSource,
-    decompressed,
-    with_compressions,
-)
+from dataservice.dataset.sources.whole_files import WholeFilesSource, with_compressions
 from dataservice.dataset.stream import RunContext
 from dataservice.errors import (
     DataServiceError,
