@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from dataservice.dataset.node import Node, rewrite, walk
@@ -163,13 +163,7 @@ def _with_paths(source: Source, paths: Sequence[str]) -> Node:
 
 
 def _list_files(root: Node) -> Listing:
-    return tuple(tuple(_paths_of(source)) for source in _file_sources(root))
-
-
-def _paths_of(source: Source) -> Iterator[str]:
-    if isinstance(source, FileListSource):
-        return (split.path for split in source.splits() if split.path is not None)
-    return (file.path for file in source.files())  # type: ignore[attr-defined]
+    return tuple(tuple(file.path for file in source.files()) for source in _file_sources(root))
 
 
 def _checked_digest(listing: Listing, count: int) -> str:

@@ -29,7 +29,6 @@ from dataservice.dataset.sources.opening import (
     in_utf_8,
     opened,
 )
-from dataservice.dataset.sources.paths import check_paths, check_storage_options
 from dataservice.dataset.sources.read_ahead import LinesFile, ReadAheadBatches
 from dataservice.dataset.sources.reference import Reference, completed
 from dataservice.dataset.sources.unsigned import with_unsigned
@@ -83,8 +82,7 @@ class CsvSource(WholeFilesSource):
     encoding: str = UTF_8
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "paths", check_paths(self.paths, "from_csv"))
-        check_storage_options(self.storage_options)
+        super().__post_init__()
         if self.schema is not None:
             if not isinstance(self.schema, pa.Schema) or not len(self.schema):
                 raise InvalidTypeError(

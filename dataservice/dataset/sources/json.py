@@ -21,7 +21,6 @@ from dataservice.dataset.node import register_node
 from dataservice.dataset.plain_types import plain_schema
 from dataservice.dataset.sources.files import InputFile, first_readable
 from dataservice.dataset.sources.opening import decompressed, opened
-from dataservice.dataset.sources.paths import check_paths, check_storage_options
 from dataservice.dataset.sources.read_ahead import ReadAheadBatches, ReadAheadFile
 from dataservice.dataset.sources.reference import Reference, completed
 from dataservice.dataset.sources.unsigned import with_unsigned
@@ -69,8 +68,7 @@ class JsonSource(WholeFilesSource):
     unexpected_fields: str | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "paths", check_paths(self.paths, "from_json"))
-        check_storage_options(self.storage_options)
+        super().__post_init__()
         if self.schema is not None:
             if not isinstance(self.schema, pa.Schema) or not len(self.schema):
                 raise InvalidTypeError(

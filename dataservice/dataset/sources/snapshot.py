@@ -60,7 +60,6 @@ class SnapshotSource(Source):
         return self.is_batched
 
     def files(self) -> Iterator[InputFile]:
-        """Yields the chunks as files, in order."""
         for path, chunk in self._chunks.items():
             yield InputFile(path, chunk.size_bytes, self.snapshot_id)
 

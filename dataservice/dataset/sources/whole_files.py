@@ -8,27 +8,21 @@ the same batches every time.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator
 from contextlib import closing
-from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from dataservice.dataset.sources.base import Source
-from dataservice.dataset.sources.files import InputFile, find_files, read_unchanged
+from dataservice.dataset.sources.base import FileSource
+from dataservice.dataset.sources.files import InputFile, read_unchanged
 from dataservice.dataset.sources.opening import COMPRESSIONS
 from dataservice.dataset.stream import RunContext
 from dataservice.sharding import Split
 from dataservice.split_table import SplitTable
 
 
-class WholeFilesSource(Source):
+class WholeFilesSource(FileSource):
     """The rows of files whose numbers of rows are not known without reading them."""
-
-    reads_files: ClassVar[bool] = True
-    suffixes: ClassVar[tuple[str, ...]]
-    paths: tuple[str, ...]
-    storage_options: Mapping[str, Any] | None
 
     @property
     def counts_rows(self) -> bool:
@@ -37,10 +31,6 @@ class WholeFilesSource(Source):
     @abstractmethod
     def batches(self, path: str, context: RunContext) -> Generator[pa.RecordBatch, None, None]:
         """Yields all rows of a file."""
-
-    def files(self) -> Iterator[InputFile]:
-        """Finds the files as they are at this moment, in order."""
-        return find_files(self.paths, self.suffixes, self.storage_options, self.on_error)
 
     def splits(self) -> Iterator[Split]:
         return map(InputFile.as_split, self.files())
