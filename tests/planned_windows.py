@@ -16,7 +16,7 @@ def plan_windows(linear: Linear, splits: Sequence[Split], epoch: int) -> Windows
     table = SplitTable.of(splits)
     return make_windows(
         table,
-        epoch=linear.shuffle_epoch(epoch),
+        epoch=epoch if linear.reshuffles else 0,
         shuffle_seed=linear.shuffle_seed,
         **window_sizes(linear, table)._asdict(),
     )

@@ -45,19 +45,20 @@ class Linear:
     """A plan in the form that a service divides.
 
     The plan reads the `segments` one after the other, takes rows [skip, skip + take) of them, does
-    so `repeat` times (None: endlessly), and then applies the `tail`: a Batch, if there is one, and
-    operators applied to each batch. With `ends_passes` no batch has rows of two passes, as when
-    `repeat` comes after `batch`. `buffer_size` is that of the largest shuffle, `shuffle_seed` the
-    seed of the first shuffle.
+    so `repeat` times (None: endlessly), makes batches of them by `batch`, if there is one, and
+    applies the `batch_operators` to each batch. With `ends_passes` no batch has rows of two passes,
+    as when `repeat` comes after `batch`. `buffer_size` is that of the largest shuffle,
+    `shuffle_seed` the seed of the first shuffle.
 
     With `forms_elements` the segments yield elements, each made from rows of one window, and there
-    is no tail; windows should then have `group_rows` rows. `cycle` is the number of elements of the
-    sources that are interleaved at a time, or 0; with it, windows are measured in elements, since
-    the number of rows is not known.
+    is no `batch`; windows should then have `group_rows` rows. `cycle` is the number of elements of
+    the sources that are interleaved at a time, or 0; with it, windows are measured in elements,
+    since the number of rows is not known.
     """
 
     segments: tuple[Segment, ...]
-    tail: tuple[Operator, ...] = ()
+    batch: Batch | None = None
+    batch_operators: tuple[RowOperator, ...] = ()
     repeat: int | None = 1
     skip: int = 0
     take: int | None = None
@@ -72,7 +73,7 @@ class Linear:
     @property
     def is_batched(self) -> bool:
         """True if the elements of the plan are batches."""
-        return bool(self.tail) or self.forms_elements
+        return self.batch is not None or self.forms_elements
 
     @property
     def shuffles(self) -> bool:
@@ -86,18 +87,13 @@ class Linear:
 
     @property
     def batch_size(self) -> int | None:
-        """The rows of a batch of the tail; None if the plan has no Batch in its tail."""
-        return self.tail[0].rows if self.tail and isinstance(self.tail[0], Batch) else None
+        """The rows that `batch` puts into a batch; None without it."""
+        return None if self.batch is None else self.batch.rows
 
     @property
     def drop_remainder(self) -> bool:
         """True if a last batch that is too small is left out."""
-        return bool(self.tail) and isinstance(self.tail[0], Batch) and self.tail[0].drop_remainder
-
-    @property
-    def batch_operators(self) -> tuple[RowOperator, ...]:
-        """The operators applied to each batch."""
-        return tuple(op for op in self.tail if isinstance(op, RowOperator))
+        return self.batch is not None and self.batch.drop_remainder
 
     def describe(self, split: Split) -> str:
         """Returns a description of the rows of a split, for messages."""
@@ -105,10 +101,6 @@ class Linear:
         if split.rows is None:
             return f"{split.path or source.kind}"
         return source.describe(split, 0, split.rows)
-
-    def shuffle_epoch(self, epoch: int) -> int:
-        """Returns the epoch that keys the order of the splits: always 0 without reshuffling."""
-        return epoch if self.reshuffles else 0
 
 
 def without_tail(root: Node) -> tuple[Node, list[Operator | Repeat]]:

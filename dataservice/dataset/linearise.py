@@ -1,14 +1,15 @@
 """Brings a plan into the form that a service divides, or refuses it with the reason.
 
 Knows what each operator means for the division; reads nothing. Invariant: if the splits of the
-segments run in any division and order, followed by the tail, they yield the rows of the plan, each
-once per repeat. Operators that only order or group rows (shuffle, interleave, grouping) are applied
-to each window by itself.
+segments run in any division and order, and their rows are then batched, they yield the rows of the
+plan, each once per repeat. Operators that only order or group rows (shuffle, interleave, grouping)
+are applied to each window by itself.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from typing import TypeVar, cast
 
 import pyarrow as pa
 
@@ -43,6 +44,8 @@ from dataservice.sharding import WINDOW_ROWS
 _GROUPS_PER_KEY = 16
 # For operators that do not say how many keys there are.
 _ASSUMED_KEYS = 16
+
+Detachable = TypeVar("Detachable", bound=Operator)
 
 
 def linearise(root: Node) -> Linear:
@@ -83,10 +86,8 @@ def _linear(node: Node) -> Linear:
     refuse_operator(node)
 
 
-def _detached(node: Operator, *, batched: bool) -> Operator:
-    detached = node.with_inputs(Detached(batched))
-    assert isinstance(detached, Operator)
-    return detached
+def _detached(node: Detachable, *, batched: bool) -> Detachable:
+    return cast(Detachable, node.with_inputs(Detached(batched)))
 
 
 def _append(linear: Linear, node: Operator) -> Linear:
@@ -101,9 +102,9 @@ def _append(linear: Linear, node: Operator) -> Linear:
 
 def _mapped(node: RowOperator) -> Linear:
     linear = _linear(node.input)
-    if linear.tail:
-        tail = (*linear.tail, _detached(node, batched=True))
-        return dataclasses.replace(linear, tail=tail)
+    if linear.batch is not None:
+        operators = (*linear.batch_operators, _detached(node, batched=True))
+        return dataclasses.replace(linear, batch_operators=operators)
     return _append(linear, node)
 
 
@@ -136,16 +137,15 @@ def _grouped(node: BucketBySequenceLength | GroupByWindow) -> Linear:
 
 
 def _within_windows(linear: Linear) -> Linear:
-    """Moves the tail into the segments, so that each batch has rows of one window only."""
-    if not linear.tail:
+    """Moves the batching into the segments, so that each batch has rows of one window only."""
+    batch, operators = linear.batch, linear.batch_operators
+    if batch is None:
         return linear
-    batch, *others = linear.tail
-    assert isinstance(batch, Batch)
-    linear = _append(dataclasses.replace(linear, tail=(), ends_passes=False), batch)
+    linear = _append(_unbatched_rows(linear), batch)
     linear = dataclasses.replace(
         linear, forms_elements=True, group_rows=_GROUPS_PER_KEY * batch.rows
     )
-    for operator in others:
+    for operator in operators:
         linear = _append(linear, operator)
     return linear
 
@@ -166,21 +166,25 @@ def _batched(node: Batch) -> Linear:
     linear = _linear(node.input)
     if linear.is_batched:
         refuse(node, "its input is in batches already")
-    return dataclasses.replace(linear, tail=(_detached(node, batched=False),))
+    return dataclasses.replace(linear, batch=_detached(node, batched=False))
 
 
 def _unbatched(node: Unbatch) -> Linear:
     linear = _linear(node.input)
     if linear.forms_elements:
         return dataclasses.replace(_append(linear, node), forms_elements=False)
-    if len(linear.tail) != 1 or linear.drop_remainder:
+    if linear.batch is None or linear.batch_operators or linear.drop_remainder:
         refuse(node, "it takes batches apart, which form only after the division")
-    return dataclasses.replace(linear, tail=(), ends_passes=False)
+    return _unbatched_rows(linear)
+
+
+def _unbatched_rows(linear: Linear) -> Linear:
+    return dataclasses.replace(linear, batch=None, batch_operators=(), ends_passes=False)
 
 
 def _repeated(node: Repeat) -> Linear:
     linear = _linear(node.input)
-    ends_passes = bool(linear.tail)
+    ends_passes = linear.batch is not None
     if ends_passes and linear.repeat != 1 and not linear.ends_passes:
         refuse(node, "it repeats batches of rows that are repeated too")
     endless = node.count is None or linear.repeat is None
@@ -202,7 +206,7 @@ def _concatenated(chained: Concatenate) -> Linear:
 
 def _part(node: Concatenate, child: Node, schema: pa.Schema | None) -> Linear:
     linear = _linear(child)
-    if linear.tail:
+    if linear.batch is not None:
         refuse(node, "it joins batches, which form only after the division")
     if linear.repeat != 1:
         refuse(node, "one of its inputs is repeated apart from the other")

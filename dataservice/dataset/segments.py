@@ -9,12 +9,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 
-from dataservice.dataset.node import Node
 from dataservice.dataset.operators.base import Operator
 from dataservice.dataset.sources.base import Source, SplitStream
 from dataservice.dataset.stream import BatchStream, RunContext
 from dataservice.dataset.timed_stream import timed
-from dataservice.dataset.timing import OperatorTimes
 from dataservice.errors import UnsplittableError
 from dataservice.sharding import Split
 from dataservice.split_table import SplitTable
@@ -29,24 +27,19 @@ class Segment:
     skip: int = 0
     take: int | None = None
 
-    @property
-    def is_limited(self) -> bool:
-        """True if the segment leaves out rows of its source by their number."""
-        return self.skip > 0 or self.take is not None
-
 
 def plan_segments(segments: Sequence[Segment], skip: int, take: int | None) -> SplitTable:
     """Returns the splits of rows [skip, skip + take) of the segments, in order."""
     tables = []
     for index, segment in enumerate(segments):
-        planned = segment.source.plan_table()
-        if segment.is_limited:
-            planned = SplitTable.of(limited(planned, segment.skip, segment.take))
+        planned = _within(segment.source.plan_table(), segment.skip, segment.take)
         tables.append(planned.in_segment(index))
-    splits = SplitTable.joined(tables)
-    if not skip and take is None:
-        return splits
-    return SplitTable.of(limited(splits, skip, take))
+    return _within(SplitTable.joined(tables), skip, take)
+
+
+def _within(splits: SplitTable, skip: int, take: int | None) -> SplitTable:
+    is_limited = skip > 0 or take is not None
+    return SplitTable.of(limited(splits, skip, take)) if is_limited else splits
 
 
 def open_segment(segment: Segment, splits: Iterable[Split], context: RunContext) -> BatchStream:
@@ -58,19 +51,11 @@ def open_segment(segment: Segment, splits: Iterable[Split], context: RunContext)
     return stream
 
 
-def times_of(nodes: Sequence[Node]) -> OperatorTimes:
-    """Returns empty times for a run of these nodes, such as a segment's source and operators."""
-    return OperatorTimes([node.kind for node in nodes], [id(node) for node in nodes])
-
-
 def limited(splits: Iterable[Split], skip: int, take: int | None) -> Iterator[Split]:
     """Yields the parts of `splits` that lie in rows [skip, skip + take) of all their rows.
 
     Raises UnsplittableError if the rows of a split are not known without reading.
     """
-    if not skip and take is None:
-        yield from splits
-        return
     first = 0
     end = None if take is None else skip + take
     for split in splits:

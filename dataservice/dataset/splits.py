@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from dataservice.dataset.linear import Linear
 from dataservice.dataset.segments import open_segment, plan_segments
-from dataservice.dataset.stream import BatchStream, RunContext
+from dataservice.dataset.stream import BatchStream, RunContext, Transform
 from dataservice.errors import InvalidArgumentError
 from dataservice.sharding import (
     GROUPING_WINDOWS_PER_EPOCH,
@@ -84,7 +84,7 @@ def open_window(
     window_index: int,
     context: RunContext,
 ) -> BatchStream:
-    """Opens a stream of the rows of one window, with its segment's operators but not the tail.
+    """Opens a stream of the rows of one window, with its segment's operators, not batched.
 
     A shuffle permutes the rows of the window. Reading raises SourceError if a file is not the one
     that was planned.
@@ -99,13 +99,10 @@ def open_window(
     return open_segment(segment, splits, context)
 
 
-def transform_batch(
-    linear: Linear, context: RunContext
-) -> Callable[[pa.RecordBatch, Callable[[], str]], pa.RecordBatch]:
+def transform_batch(linear: Linear, context: RunContext) -> Transform:
     """Returns a function that applies the operators after `batch` to one batch.
 
-    Its second argument returns, for errors, where the rows come from; its result may have no rows.
-    Not thread-safe.
+    Its result may have no rows. Not thread-safe.
     """
     steps = [(id(operator), operator.guarded(context)) for operator in linear.batch_operators]
     times = context.times

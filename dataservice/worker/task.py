@@ -16,12 +16,11 @@ import pyarrow as pa
 
 from dataservice.dataset.linear import Linear
 from dataservice.dataset.linearise import linearise
-from dataservice.dataset.node import Node, unrepeatable, walk
+from dataservice.dataset.node import Node, times_of, unrepeatable, walk
 from dataservice.dataset.omission_log import OmissionLog, RunOmissions
 from dataservice.dataset.optimise import optimise
 from dataservice.dataset.plan import decode_plan, fingerprint
 from dataservice.dataset.seeds import varied_seeds
-from dataservice.dataset.segments import times_of
 from dataservice.dataset.splits import open_window, transform_batch
 from dataservice.dataset.static_sharding import Share, share_of
 from dataservice.dataset.stream import BatchStream, RunContext

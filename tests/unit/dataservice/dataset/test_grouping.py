@@ -84,7 +84,8 @@ class TestPaddedBatch:
 
     def test_padded_batch_is_linearised_as_batch_and_pad(self) -> None:
         linear = linearise(texts([1, 2]).shuffle(2, 1).padded_batch(2).node)
-        assert [operator.kind for operator in linear.tail] == ["batch", "pad"]
+        assert linear.batch_size == 2
+        assert [operator.kind for operator in linear.batch_operators] == ["pad"]
 
     @pytest.mark.parametrize(
         ("build", "error", "message"),

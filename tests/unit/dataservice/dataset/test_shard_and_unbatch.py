@@ -84,7 +84,7 @@ def test_unbatch_yields_rows_of_batches() -> None:
 
 def test_unbatch_can_be_divided_only_where_it_undoes_batch() -> None:
     linear = linearise(numbers(20).batch(6).unbatch().batch(4).node)
-    assert [operator.kind for operator in linear.tail] == ["batch"]
+    assert (linear.batch_size, linear.batch_operators) == (4, ())
     for dataset in (
         numbers(20).batch(6, drop_remainder=True).unbatch(),
         numbers(20).batch(6).map(lambda c: c).unbatch(),
