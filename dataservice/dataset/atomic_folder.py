@@ -24,7 +24,7 @@ from dataservice.errors import (
     ResourceExhaustedError,
     UnavailableError,
 )
-from dataservice.runtime.durable import sync_folder
+from dataservice.runtime.folders import sync_folder
 
 # Object stores, where an object becomes visible when it is whole, and a rename would copy it.
 _APPEARS_WHOLE: Final = frozenset(

@@ -1,8 +1,8 @@
-"""Private folders under the temporary directory, for users whose home directory cannot be written.
+"""Folders that are private to a user, and folders whose names of files survive a power failure.
 
-Any user may create names there, so the owner of such a folder is checked before it is used. Knows
-nothing of what is stored. Invariant: no other user can read from or write into a folder that
-`private_folder` returns.
+Users whose home directory cannot be written get a private folder in the temporary directory. Any
+user may create names there, so its owner is checked before it is used. Knows nothing of what is
+stored. Invariant: no other user can read from or write into a folder that `private_folder` returns.
 """
 
 from __future__ import annotations
@@ -30,3 +30,12 @@ def ensure_private(folder: str) -> None:
     found = os.lstat(folder)
     if found.st_uid != os.getuid() or found.st_mode & 0o077 or not stat.S_ISDIR(found.st_mode):
         raise PermissionError(f"{folder} is not a folder of this user alone")
+
+
+def sync_folder(path: str | os.PathLike[str]) -> None:
+    """Syncs a folder, so that the names of its files are on the disk; the files need it too."""
+    folder = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
