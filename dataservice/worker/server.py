@@ -17,10 +17,10 @@ from dataservice.runtime.arguments import limit_s
 from dataservice.runtime.auth import TlsConfig, resolve_token
 from dataservice.runtime.checksum import load_kernel
 from dataservice.runtime.ending import end_with_program
-from dataservice.runtime.exposure import is_loopback
 from dataservice.runtime.flight import FlightServer
 from dataservice.runtime.forking import Origin
 from dataservice.runtime.in_process import InProcessServer
+from dataservice.runtime.listening import is_loopback
 from dataservice.runtime.local_address import NotLocalError
 from dataservice.runtime.local_server import LocalServer
 from dataservice.vocabulary import PROTOCOL, SHARED_MEMORY
