@@ -1,7 +1,7 @@
 """The client's end of a message stream over a connection of its own.
 
 Responsible for the opening and the end of an exchange, with the calls and errors of
-`exchange.Exchange`. Knows no sockets and no memory, only the `Connection` protocol. Invariant: no
+`FlightExchange`. Knows no sockets and no memory, only the `Connection` protocol. Invariant: no
 call outlives its time-out.
 """
 
@@ -12,8 +12,6 @@ import time
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-import pyarrow as pa
-
 from dataservice.errors import (
     CancelledError,
     DataLossError,
@@ -21,6 +19,7 @@ from dataservice.errors import (
     InvalidArgumentError,
     UnavailableError,
 )
+from dataservice.runtime.bodies import AnyBody
 from dataservice.runtime.message import (
     HELLO_TIMEOUT_S,
     Kind,
@@ -29,7 +28,6 @@ from dataservice.runtime.message import (
     check_message,
     error_from_payload,
 )
-from dataservice.runtime.shared_memory import Body
 
 
 class Connection(Protocol):
@@ -54,7 +52,7 @@ class Connection(Protocol):
         self,
         kind: Kind,
         header: bytes = b"",
-        body: pa.Buffer | bytes | Body | None = None,
+        body: AnyBody | None = None,
         *,
         deadline_s: float,
     ) -> None:
@@ -71,7 +69,10 @@ class Connection(Protocol):
         """
 
     def await_close(self, deadline_s: float) -> None:
-        """Waits until the peer has closed its end, and drops what the peer still sends."""
+        """Waits until the peer has closed its end, and drops what the peer still sends.
+
+        Closing this end while data lies unread would also discard what the peer has not read yet.
+        """
 
     def is_gone(self) -> bool:
         """True if the peer closed its end, or this end was shut down; does not read."""
@@ -87,7 +88,7 @@ class Connection(Protocol):
 
 
 class ConnectionExchange:
-    """The client's end of one exchange; calls and errors are those of `exchange.Exchange`.
+    """The client's end of one exchange; calls and errors are those of `FlightExchange`.
 
     Owns `connection` from then on. The constructor returns when the server has accepted the
     exchange, and raises DeadlineExceededError after `timeout_s`.
@@ -129,14 +130,10 @@ class ConnectionExchange:
     def send(
         self,
         header: bytes,
-        body: pa.Buffer | bytes | Body | None = None,
+        body: AnyBody | None = None,
         *,
         timeout_s: float = 30.0,
     ) -> None:
-        """Sends one message; waits while the server does not read.
-
-        After `timeout_s` raises DeadlineExceededError, and the exchange is over.
-        """
         check_message(header, body)
         try:
             self._send(Kind.MESSAGE, header, body, time.monotonic() + timeout_s)
@@ -147,11 +144,6 @@ class ConnectionExchange:
             raise self._keep(error_from_payload(self._connection.peer_error))
 
     def recv(self, timeout_s: float) -> Message | None:
-        """Returns the next message, or None when the server has ended the stream.
-
-        Raises DeadlineExceededError after `timeout_s`, UnavailableError if the connection broke,
-        CancelledError after `cancel`, and whatever the server's handler raised.
-        """
         if self._ended and self._error is None:
             return None
         received = self._receive(time.monotonic() + timeout_s)
@@ -163,19 +155,13 @@ class ConnectionExchange:
         return Message(received.header, received.body)
 
     def done_writing(self) -> None:
-        """Tells the server that nothing more will be sent; its `recv` then returns None."""
         self._send(Kind.DONE, b"", None, time.monotonic() + HELLO_TIMEOUT_S)
 
     def cancel(self) -> None:
-        """Ends the exchange, from any thread; calls in progress raise CancelledError at once."""
         self._cancelled = True
         self._connection.shut_down()
 
     def close(self) -> None:
-        """Ends the exchange in any state and frees it. Idempotent; never waits for the peer.
-
-        Batches that were received stay valid.
-        """
         self.cancel()
         self._connection.close()
 

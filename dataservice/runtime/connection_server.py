@@ -18,8 +18,6 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-import pyarrow as pa
-
 from dataservice.errors import (
     CancelledError,
     DataServiceError,
@@ -28,6 +26,7 @@ from dataservice.errors import (
     UnavailableError,
 )
 from dataservice.runtime.auth import WRONG_TOKEN, tokens_equal
+from dataservice.runtime.bodies import AnyBody
 from dataservice.runtime.connection_exchange import Connection
 from dataservice.runtime.message import (
     HELLO_TIMEOUT_S,
@@ -37,7 +36,6 @@ from dataservice.runtime.message import (
     error_payload,
     find_handler,
 )
-from dataservice.runtime.shared_memory import Body
 from dataservice.runtime.threads import end_threads
 
 logger = logging.getLogger(__name__)
@@ -49,7 +47,7 @@ _RECHECK_S: Final = 1.0
 
 
 class ConnectionChannel:
-    """The server's end of one exchange, given to its handler; see `exchange.ServerChannel`."""
+    """The server's end of one exchange, given to its handler; see `FlightChannel`."""
 
     def __init__(self, connection: Connection, stopping: threading.Event, peer: str) -> None:
         self.peer = peer
@@ -59,10 +57,6 @@ class ConnectionChannel:
         self._stopping = stopping
 
     def recv(self) -> Message | None:
-        """Returns the next message, or None when the client has finished sending.
-
-        Waits as long as the client stays connected and the server runs; `abort` ends the wait.
-        """
         if self._stopping.is_set():
             raise CancelledError("the server stops")
         self.idle = True
@@ -78,7 +72,7 @@ class ConnectionChannel:
             raise InvalidArgumentError(f"a client sent a message of kind {received.kind.name}")
         return Message(received.header, received.body)
 
-    def send(self, header: bytes, body: pa.Buffer | bytes | Body | None = None) -> None:
+    def send(self, header: bytes, body: AnyBody | None = None) -> None:
         """Sends one message; waits while the client does not read, or holds on to what it got."""
         check_message(header, body)
         try:
@@ -87,15 +81,12 @@ class ConnectionChannel:
             raise self._gone(error) from error
 
     def cancelled(self) -> bool:
-        """True if the client cancelled or is gone, or the server is stopping."""
         return self._stopping.is_set() or self._connection.is_gone()
 
     def abort(self) -> None:
-        """Cuts the connection; from any thread."""
         self._connection.shut_down()
 
     def fail(self, error: BaseException) -> None:
-        """Tells the client which error ended the exchange."""
         self._finish(Kind.ERROR, error_payload(error))
 
     def done(self) -> None:

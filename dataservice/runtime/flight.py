@@ -1,7 +1,7 @@
-"""Servers and clients of message streams and small calls over Arrow Flight.
+"""Servers and clients of message streams over Arrow Flight.
 
 The only importer of `pyarrow.flight`. Responsible for finding handlers, checking the token and
-mapping errors. Knows nothing of what travels in a stream: see `exchange`.
+mapping errors. Knows nothing of what travels in a stream: see `flight_exchange`.
 
 Invariant: no client call outlives its time-out, and `FlightServer.stop` is bounded in time,
 whatever its clients and handlers do.
@@ -27,16 +27,15 @@ from dataservice.errors import (
     DataLossError,
     DataServiceError,
     DeadlineExceededError,
-    NotFoundError,
     UnauthenticatedError,
     UnavailableError,
 )
 from dataservice.runtime.addresses import format_address
 from dataservice.runtime.auth import TOKEN_METADATA_KEY, WRONG_TOKEN, TlsConfig, tokens_equal
-from dataservice.runtime.exchange import TRANSPORT_ERRORS, Exchange, ServerChannel
+from dataservice.runtime.flight_exchange import TRANSPORT_ERRORS, FlightChannel, FlightExchange
 from dataservice.runtime.forking import left_to_parent
 from dataservice.runtime.message import error_from_payload, error_payload, find_handler
-from dataservice.runtime.sockets import sever_connections
+from dataservice.runtime.severing import sever_connections
 from dataservice.runtime.tls_probe import explained
 
 logger = logging.getLogger(__name__)
@@ -49,12 +48,9 @@ _CHANNEL_OPTIONS = (
 )
 _STATUS_MAX_CHARS = 500  # gRPC limits all trailers of a call to 8 KiB
 _PING = "ping"
-_REPLY_OK = b"\x00"
-_REPLY_ERROR = b"\x01"
+_PONG = b"\x00"
 
-
-ExchangeHandler = Callable[[dict[str, Any], ServerChannel], None]
-ActionHandler = Callable[[bytes], bytes]
+ExchangeHandler = Callable[[dict[str, Any], FlightChannel], None]
 
 
 def _as_service_error(error: Exception, address: str) -> DataServiceError:
@@ -104,7 +100,7 @@ class _Service(fl.FlightServerBase):  # type: ignore[misc]
         with self._owner.serving(context, reader, writer) as channel:
             try:
                 channel.open()
-                handler, command = self._owner.exchange_handler(descriptor.command)
+                handler, command = find_handler(self._owner.exchanges, descriptor.command)
                 handler(command, channel)
             except DataServiceError as error:
                 if isinstance(error, CancelledError) and channel.cancelled():
@@ -115,7 +111,7 @@ class _Service(fl.FlightServerBase):  # type: ignore[misc]
                 logger.exception("an exchange with %s failed", channel.peer)
                 self._refuse(channel, error)
 
-    def _refuse(self, channel: ServerChannel, error: Exception) -> None:
+    def _refuse(self, channel: FlightChannel, error: Exception) -> None:
         """Reports an error twice: in full as a message, and shortened in the final status.
 
         A client that is sending when the stream ends sees only the status.
@@ -123,19 +119,13 @@ class _Service(fl.FlightServerBase):  # type: ignore[misc]
         channel.fail(error)
         raise fl.FlightServerError("handler failed", error_payload(error, _STATUS_MAX_CHARS))
 
-    def do_action(self, context: Any, action: Any) -> Iterator[bytes]:
-        try:
-            reply = _REPLY_OK + self._owner.action_handler(action.type)(action.body.to_pybytes())
-        except DataServiceError as error:
-            reply = _REPLY_ERROR + error_payload(error)
-        except Exception as error:
-            logger.exception("action %r of %s failed", action.type, context.peer())
-            reply = _REPLY_ERROR + error_payload(error)
-        return iter([reply])
+    def do_action(self, context: Any, action: Any) -> Iterator[bytes]:  # noqa: ARG002
+        # A ping, the only action.
+        return iter([_PONG])
 
 
 class FlightServer:
-    """A server of named exchanges and actions on one port. Handlers run on Flight's own threads.
+    """A server of named exchanges on one port. Handlers run on Flight's own threads.
 
     Each open exchange occupies one thread. `port` 0 chooses a free port.
     """
@@ -148,16 +138,14 @@ class FlightServer:
         token: str,
         tls: TlsConfig | None = None,
         exchanges: Mapping[str, ExchangeHandler],
-        actions: Mapping[str, ActionHandler] | None = None,
     ) -> None:
+        self.exchanges = dict(exchanges)
         self._host = host
         self._port = port
         self._token = token
         self._tls = tls
-        self._exchanges = dict(exchanges)
-        self._actions: dict[str, ActionHandler] = {_PING: lambda body: body, **(actions or {})}
         self._service: _Service | None = None
-        self._channels: set[ServerChannel] = set()
+        self._channels: set[FlightChannel] = set()
         self._changed = threading.Condition()
         self._stopping = threading.Event()
 
@@ -212,20 +200,10 @@ class FlightServer:
         if closing.is_alive():
             logger.warning("%d exchanges of %s have not ended", len(self._channels), self.address)
 
-    def exchange_handler(self, command: bytes) -> tuple[ExchangeHandler, dict[str, Any]]:
-        """Returns the handler that a command names, and the decoded command."""
-        return find_handler(self._exchanges, command)
-
-    def action_handler(self, name: str) -> ActionHandler:
-        """Returns the handler of an action; raises NotFoundError for an unknown name."""
-        if name not in self._actions:
-            raise NotFoundError(f"no action {name!r}; there are {sorted(self._actions)}")
-        return self._actions[name]
-
     @contextmanager
-    def serving(self, context: Any, reader: Any, writer: Any) -> Iterator[ServerChannel]:
+    def serving(self, context: Any, reader: Any, writer: Any) -> Iterator[FlightChannel]:
         """Yields the channel of a new exchange, which counts as open inside the context."""
-        channel = ServerChannel(
+        channel = FlightChannel(
             context, reader, writer, server_port=self._port, stopping=self._stopping
         )
         with self._changed:
@@ -251,7 +229,7 @@ class FlightClient:
             options["tls_root_certs"] = tls.read_roots()
         self._client = left_to_parent(fl.FlightClient(_location(address, tls), **options))
 
-    def exchange(self, command: Mapping[str, Any], *, timeout_s: float = 10.0) -> Exchange:
+    def exchange(self, command: Mapping[str, Any], *, timeout_s: float = 10.0) -> FlightExchange:
         """Opens the exchange that `command["exchange"]` names.
 
         Returns when the server has accepted it; raises the error with which the server refused it.
@@ -259,7 +237,7 @@ class FlightClient:
         give_up_s = time.monotonic() + timeout_s
         # Flight sends the command while it opens the stream, for which no deadline can be set. So a
         # call with a deadline goes first; once that is answered, there is a working connection.
-        self.action(_PING, timeout_s=timeout_s)
+        self.ping(timeout_s=timeout_s)
         descriptor = fl.FlightDescriptor.for_command(json.dumps(command).encode())
         call = fl.FlightCallOptions(headers=self._headers)
         name = str(command.get("exchange"))
@@ -267,7 +245,7 @@ class FlightClient:
             writer, reader = map(left_to_parent, self._client.do_exchange(descriptor, call))
         except TRANSPORT_ERRORS as error:
             raise _as_service_error(error, self.address) from error
-        exchange = Exchange(name, writer, reader, self.address, _as_service_error)
+        exchange = FlightExchange(name, writer, reader, self.address, _as_service_error)
         try:
             exchange.open(max(give_up_s - time.monotonic(), 0.001))
         except BaseException:
@@ -275,11 +253,11 @@ class FlightClient:
             raise
         return exchange
 
-    def action(self, name: str, body: bytes = b"", *, timeout_s: float) -> bytes:
-        """Calls an action and returns its reply; raises what its handler raised."""
+    def ping(self, *, timeout_s: float) -> None:
+        """Waits for an answer of the server; raises the reason why there is none."""
         call = fl.FlightCallOptions(timeout=timeout_s, headers=self._headers)
         try:
-            results = list(self._client.do_action(fl.Action(name, body), call))
+            list(self._client.do_action(fl.Action(_PING, b""), call))
         except TRANSPORT_ERRORS as error:
             failure = _as_service_error(error, self.address)
             if isinstance(failure, UnavailableError) and not self._was_answered:
@@ -288,12 +266,6 @@ class FlightClient:
                 failure = explained(failure, self.address, by_tls=by_tls, ca_path=ca_path)
             raise failure from error
         self._was_answered = True
-        reply = results[0].body.to_pybytes() if results else b""
-        if reply[:1] == _REPLY_ERROR:
-            raise error_from_payload(reply[1:])
-        if reply[:1] != _REPLY_OK:
-            raise DataLossError(f"{self.address} answered action {name!r} with {reply[:80]!r}")
-        return reply[1:]
 
     def close(self) -> None:
         """Closes the connection; open exchanges end with UnavailableError. Idempotent."""

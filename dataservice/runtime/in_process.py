@@ -33,6 +33,7 @@ from dataservice.errors import (
     UnavailableError,
 )
 from dataservice.runtime.auth import WRONG_TOKEN, tokens_equal
+from dataservice.runtime.bodies import AnyBody
 from dataservice.runtime.bounded_queue import BoundedQueue
 from dataservice.runtime.message import (
     Message,
@@ -41,7 +42,6 @@ from dataservice.runtime.message import (
     error_payload,
     find_handler,
 )
-from dataservice.runtime.shared_memory import Body
 from dataservice.runtime.threads import end_threads
 
 logger = logging.getLogger(__name__)
@@ -71,7 +71,7 @@ class _ExchangeState:
         self.to_client.close(discard=True)
 
 
-def _message(header: bytes, body: pa.Buffer | bytes | Body | None) -> tuple[Message, int]:
+def _message(header: bytes, body: AnyBody | None) -> tuple[Message, int]:
     """Returns a message and its size in bytes."""
     if body is None:
         check_message(header, body)
@@ -83,7 +83,7 @@ def _message(header: bytes, body: pa.Buffer | bytes | Body | None) -> tuple[Mess
 
 
 class InProcessChannel:
-    """The server's end of one exchange, given to its handler; see `exchange.ServerChannel`."""
+    """The server's end of one exchange, given to its handler; see `FlightChannel`."""
 
     shares_memory: ClassVar[bool] = True
 
@@ -92,10 +92,6 @@ class InProcessChannel:
         self._stopping = stopping
 
     def recv(self) -> Message | None:
-        """Returns the next message, or None when the client has finished sending.
-
-        Waits as long as the client stays connected and the server runs.
-        """
         try:
             return self._retry_until_done(lambda: self._state.to_server.get(timeout_s=_RECHECK_S))
         except CancelledError:
@@ -103,15 +99,13 @@ class InProcessChannel:
                 raise
             return None
 
-    def send(self, header: bytes, body: pa.Buffer | bytes | Body | None = None) -> None:
-        """Sends one message; waits while the client does not read."""
+    def send(self, header: bytes, body: AnyBody | None = None) -> None:
         message, size = _message(header, body)
         self._retry_until_done(
             lambda: self._state.to_client.put(message, size, timeout_s=_RECHECK_S)
         )
 
     def cancelled(self) -> bool:
-        """True if the client cancelled or is gone, or the server is stopping."""
         return self._stopping.is_set() or self._state.is_cut
 
     def _retry_until_done(self, act: Callable[[], Any]) -> Any:
@@ -227,7 +221,7 @@ def is_served_here(address: str) -> bool:
 
 
 class InProcessExchange:
-    """The client's end of one exchange; calls and errors are those of `exchange.Exchange`."""
+    """The client's end of one exchange; calls and errors are those of `FlightExchange`."""
 
     protocol: ClassVar[str] = "in_process"
     shares_memory: ClassVar[bool] = True
@@ -241,14 +235,10 @@ class InProcessExchange:
     def send(
         self,
         header: bytes,
-        body: pa.Buffer | bytes | Body | None = None,
+        body: AnyBody | None = None,
         *,
         timeout_s: float = 30.0,
     ) -> None:
-        """Sends one message; waits while the server does not read.
-
-        After `timeout_s` raises DeadlineExceededError, and the exchange is over.
-        """
         message, size = _message(header, body)
         self._check()
         try:
@@ -261,11 +251,6 @@ class InProcessExchange:
             ) from error
 
     def recv(self, timeout_s: float) -> Message | None:
-        """Returns the next message, or None when the server has ended the stream.
-
-        Raises DeadlineExceededError after `timeout_s`, UnavailableError if the server stopped,
-        CancelledError after `cancel`, and whatever the server's handler raised.
-        """
         self._check()
         try:
             return self._state.to_client.get(timeout_s=timeout_s)
@@ -278,17 +263,14 @@ class InProcessExchange:
             return None
 
     def done_writing(self) -> None:
-        """Tells the server that nothing more will be sent; its `recv` then returns None."""
         self._check()
         self._state.to_server.close()
 
     def cancel(self) -> None:
-        """Ends the exchange, from any thread; calls in progress raise CancelledError at once."""
         self._cancelled = True
         self._state.cut()
 
     def close(self) -> None:
-        """Ends the exchange in any state. Idempotent; never waits for the server."""
         self.cancel()
 
     def __enter__(self) -> InProcessExchange:

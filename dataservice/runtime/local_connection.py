@@ -24,12 +24,12 @@ from dataservice.errors import (
     DeadlineExceededError,
     UnavailableError,
 )
-from dataservice.runtime.local_bodies import contiguous, room_for, write_into
+from dataservice.runtime.bodies import AnyBody, contiguous, room_for, write_into
 from dataservice.runtime.local_messages import MAX_TEXT_BYTES, Packet, pack
 from dataservice.runtime.message import Kind, Received
 from dataservice.runtime.packet_socket import SLICE_S, PacketSocket
 from dataservice.runtime.segment_pool import SegmentPool
-from dataservice.runtime.shared_memory import Body, OwnSegment, PeerSegments
+from dataservice.runtime.shared_memory import OwnSegment, PeerSegments
 from dataservice.vocabulary import SHARED_MEMORY
 
 logger = logging.getLogger(__name__)
@@ -44,12 +44,7 @@ _EMPTY: Final = pa.py_buffer(b"")
 
 
 class LocalConnection:
-    """One end of a connected packet socket. Thread safe; owns the socket.
-
-    `peer_error` is the header of an ERROR packet that has arrived, even before it is received.
-
-    Any call raises UnavailableError if the peer is gone or `shut_down` was called.
-    """
+    """One end of a connected packet socket, which it owns; see `connection_exchange.Connection`."""
 
     protocol: ClassVar[str] = SHARED_MEMORY
     shares_memory: ClassVar[bool] = True
@@ -77,14 +72,11 @@ class LocalConnection:
         self,
         kind: Kind,
         header: bytes = b"",
-        body: pa.Buffer | bytes | Body | None = None,
+        body: AnyBody | None = None,
         *,
         deadline_s: float,
     ) -> None:
-        """Sends one message; waits while the peer holds too much memory or does not read.
-
-        Raises DeadlineExceededError at `deadline_s` (monotonic clock); then nothing was sent.
-        """
+        """Waits while the peer holds too much memory or does not read; sends all or nothing."""
         with self._send_lock:
             if self._failure is not None:
                 raise self._failure
@@ -188,10 +180,6 @@ class LocalConnection:
     # Receiving
 
     def receive(self, deadline_s: float) -> Received | None:
-        """Returns the next message, None when the peer has finished sending.
-
-        Raises DeadlineExceededError if none arrived in time.
-        """
         with self._lock:
             while not self._inbox:
                 if self._peer_ended:
@@ -200,10 +188,6 @@ class LocalConnection:
             return self._inbox.popleft()
 
     def await_close(self, deadline_s: float) -> None:
-        """Waits until the peer has closed its end, and drops what the peer still sends.
-
-        Closing this end while data lies unread would also discard what the peer has not read yet.
-        """
         try:
             while True:
                 with self._lock:
@@ -213,7 +197,6 @@ class LocalConnection:
             logger.debug("a connection came to its end: %s", ended)
 
     def is_gone(self) -> bool:
-        """True if the peer closed its end, or this end was shut down; does not read."""
         return self._failure is not None or self._packets.is_gone()
 
     def _read_locked(self, deadline_s: float, *, wait: bool) -> None:
@@ -312,11 +295,9 @@ class LocalConnection:
     # Ending
 
     def shut_down(self) -> None:
-        """Ends all calls at both ends; from any thread. Idempotent."""
         self._packets.shut_down()
 
     def close(self) -> None:
-        """Frees the socket once other calls have ended; bodies that were received stay valid."""
         self.shut_down()
         with self._send_lock, self._lock:
             self._waiters += 1

@@ -24,7 +24,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -47,17 +47,6 @@ def is_supported() -> bool:
         and hasattr(select, "POLLRDHUP")
         and _SEALS != 0
     )
-
-
-class Body(Protocol):
-    """A body that writes itself into given memory, such as a record batch that encodes itself."""
-
-    @property
-    def room(self) -> int:
-        """The least number of bytes that `write_into` needs."""
-
-    def write_into(self, target: pa.Buffer) -> tuple[int, int]:
-        """Writes the body; returns the first byte and the number of bytes that are to be sent."""
 
 
 class OwnSegment:

@@ -14,17 +14,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import ClassVar, Final
 
-import pyarrow as pa
-
 from dataservice.errors import (
     DataServiceError,
     DeadlineExceededError,
     UnavailableError,
 )
+from dataservice.runtime.bodies import AnyBody, contiguous
 from dataservice.runtime.byte_streams import ByteStream
-from dataservice.runtime.local_bodies import contiguous
 from dataservice.runtime.message import Kind, Received, check_sizes
-from dataservice.runtime.shared_memory import Body
 from dataservice.runtime.socket_messages import MessageParser, head_of
 
 logger = logging.getLogger(__name__)
@@ -59,22 +56,17 @@ class SocketConnection:
         self._receiving = threading.Lock()
 
     def trust(self) -> None:
-        """Notes that the peer has shown the token."""
         self._parser.trust()
 
     def send(
         self,
         kind: Kind,
         header: bytes = b"",
-        body: pa.Buffer | bytes | Body | None = None,
+        body: AnyBody | None = None,
         *,
         deadline_s: float,
     ) -> None:
-        """Sends one message; waits while the peer accepts no more.
-
-        Raises DeadlineExceededError at `deadline_s` (monotonic clock). Nothing more can be sent
-        then, unless all the time was spent waiting for another sender.
-        """
+        """Nothing more can be sent after the deadline, unless the time went to another sender."""
         content = None if body is None else memoryview(contiguous(body)).cast("B")
         size = None if content is None else content.nbytes
         check_sizes(len(header), size or 0)
@@ -94,10 +86,7 @@ class SocketConnection:
             self._broken = None
 
     def receive(self, deadline_s: float) -> Received | None:
-        """Returns the next message, None when the peer has finished sending.
-
-        Raises DeadlineExceededError if none arrived in time; a part that has arrived is kept.
-        """
+        """Keeps the part of a message that has arrived if the rest does not in time."""
         with _held(self._receiving, deadline_s):
             if self._peer_ended:
                 return None
@@ -145,10 +134,6 @@ class SocketConnection:
         return received
 
     def await_close(self, deadline_s: float) -> None:
-        """Waits until the peer has closed its end, and drops what the peer still sends.
-
-        Closing this end while data lies unread would also discard what the peer has not read yet.
-        """
         dropped = memoryview(bytearray(_DISCARDED_BYTES))
         try:
             with _held(self._receiving, deadline_s):
@@ -158,15 +143,12 @@ class SocketConnection:
             logger.debug("a connection came to its end: %s", ended)
 
     def is_gone(self) -> bool:
-        """True if the peer closed its end, or this end was shut down; does not read."""
         return self._failure is not None or self._stream.is_gone()
 
     def shut_down(self) -> None:
-        """Ends all calls at both ends; from any thread. Idempotent."""
         self._stream.shut_down()
 
     def close(self) -> None:
-        """Frees the socket once other calls have ended; bodies that were received stay valid."""
         self.shut_down()
         with self._sending, self._receiving:
             self._failure = self._broken = UnavailableError("the connection is closed")

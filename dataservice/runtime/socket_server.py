@@ -10,7 +10,7 @@ import logging
 import socket
 import ssl
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any
 
 from dataservice.errors import NotFoundError
 from dataservice.runtime.addresses import format_address
@@ -27,8 +27,6 @@ from dataservice.runtime.message import ACTION
 from dataservice.runtime.socket_connection import SocketConnection
 
 logger = logging.getLogger(__name__)
-
-_PING: Final = "ping"
 
 ActionHandler = Callable[[bytes], bytes]
 
@@ -54,7 +52,7 @@ class SocketServer(ConnectionServer):
         self._port = port
         self._tls = tls
         self._context: ssl.SSLContext | None = None
-        self._actions: dict[str, ActionHandler] = {_PING: lambda body: body, **(actions or {})}
+        self._actions = dict(actions or {})
 
     @property
     def port(self) -> int:

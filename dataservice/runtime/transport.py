@@ -17,9 +17,8 @@ from dataservice.errors import FailedPreconditionError
 from dataservice.runtime.arguments import check_choice
 from dataservice.runtime.auth import TlsConfig
 from dataservice.runtime.connection_exchange import ConnectionExchange
-from dataservice.runtime.connection_server import ConnectionChannel
-from dataservice.runtime.exchange import Exchange, ServerChannel
 from dataservice.runtime.flight import FlightClient
+from dataservice.runtime.flight_exchange import FlightExchange
 from dataservice.runtime.in_process import InProcessExchange, connect
 from dataservice.runtime.local_address import NotLocalError, dial
 from dataservice.runtime.local_connection import LocalConnection
@@ -27,8 +26,7 @@ from dataservice.vocabulary import DATA_TRANSFER_PROTOCOLS, LOCAL, SHARED_MEMORY
 
 logger = logging.getLogger(__name__)
 
-AnyExchange: TypeAlias = Exchange | ConnectionExchange | InProcessExchange
-AnyChannel: TypeAlias = ServerChannel | ConnectionChannel
+AnyExchange: TypeAlias = FlightExchange | ConnectionExchange | InProcessExchange
 
 _PROBE_S: Final = 2.0
 
@@ -60,15 +58,13 @@ def open_exchange(
             return
     if protocol in (None, LOCAL, SHARED_MEMORY):
         try:
-            sock = dial(address)
+            local = _through_memory(address, command, token, timeout_s)
         except NotLocalError as reason:
             if protocol is not None:
                 _explain(address, protocol, reason, token=token, tls=tls)
             logger.debug("Flight to %s, as memory cannot be shared: %s", address, reason)
         else:
-            with ConnectionExchange(
-                LocalConnection(sock), address, command, token=token, timeout_s=timeout_s
-            ) as local:
+            with local:
                 yield local
             return
     client = FlightClient(address, token=token, tls=tls)
@@ -85,11 +81,16 @@ def open_local(
 ) -> ConnectionExchange | None:
     """Opens an exchange through shared memory; None if the server shares none with this process."""
     try:
-        sock = dial(address)
+        return _through_memory(address, command, token, timeout_s)
     except NotLocalError as reason:
         logger.debug("memory cannot be shared with %s: %s", address, reason)
         return None
-    connection = LocalConnection(sock)
+
+
+def _through_memory(
+    address: str, command: Mapping[str, Any], token: str, timeout_s: float
+) -> ConnectionExchange:
+    connection = LocalConnection(dial(address))
     return ConnectionExchange(connection, address, command, token=token, timeout_s=timeout_s)
 
 
@@ -99,7 +100,7 @@ def _explain(
     """Raises the reason why memory cannot be shared, or UnavailableError if the server is dead."""
     client = FlightClient(address, token=token, tls=tls)
     try:
-        client.action("ping", timeout_s=_PROBE_S)
+        client.ping(timeout_s=_PROBE_S)
     finally:
         client.close()
     raise FailedPreconditionError(

@@ -110,7 +110,11 @@ class NetworkEnds:
     ) -> Any:
         """Starts a server; ``at`` is a stopped one whose address it gets."""
         port = 0 if at is None else at.port
-        return self.server(
+        if self.server is FlightServer:
+            return FlightServer(
+                "127.0.0.1", port, token=TOKEN, tls=tls, exchanges=exchanges
+            ).start()
+        return SocketServer(
             "127.0.0.1", port, token=TOKEN, tls=tls, exchanges=exchanges, actions=ACTIONS
         ).start()
 
@@ -174,6 +178,7 @@ CONNECTED: list[Ends] = [*NETWORK, *([SHARED_MEMORY] if is_supported() else [])]
 ENDS: dict[str, Ends] = {ends.name: ends for ends in (*CONNECTED, IN_PROCESS)}
 
 over_network = pytest.mark.parametrize("ends", NETWORK, ids=lambda ends: ends.name)
+over_sockets = pytest.mark.parametrize("ends", [SOCKETS], ids=lambda ends: ends.name)
 over_connections = pytest.mark.parametrize("ends", CONNECTED, ids=lambda ends: ends.name)
 
 

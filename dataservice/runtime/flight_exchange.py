@@ -23,7 +23,7 @@ from dataservice.errors import (
 )
 from dataservice.runtime.flight_messages import CONTROL, SCHEMA, unpack, write
 from dataservice.runtime.message import Message, error_from_payload, error_payload
-from dataservice.runtime.sockets import sever_connections, sever_connections_to
+from dataservice.runtime.severing import sever_connections, sever_connections_to
 from dataservice.runtime.watchdog import Watchdog
 
 logger = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ def _severing(writing: threading.Lock, address: str) -> Callable[[], None]:
     return sever
 
 
-class ServerChannel:
+class FlightChannel:
     """The server's end of one exchange, given to its handler.
 
     One thread may receive while another sends; sends from several threads are serialized. A
@@ -129,7 +129,7 @@ class ServerChannel:
             logger.debug("the client at %s is gone, it misses the error: %s", self.peer, lost)
 
 
-class Exchange:
+class FlightExchange:
     """The client's end of one exchange.
 
     One thread may receive while another sends. After any error the exchange is over: every later
@@ -242,7 +242,7 @@ class Exchange:
             finally:
                 self._sever_deadline.disarm()
 
-    def __enter__(self) -> Exchange:
+    def __enter__(self) -> FlightExchange:
         return self
 
     def __exit__(self, *_: object) -> None:

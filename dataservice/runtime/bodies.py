@@ -6,16 +6,29 @@ body never writes more bytes than `room_for` returned.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
 from dataservice.runtime.message import check_sizes
-from dataservice.runtime.shared_memory import Body
 
 
-def room_for(header: bytes, body: pa.Buffer | bytes | Body | None) -> int:
+class Body(Protocol):
+    """A body that writes itself into given memory, such as a record batch that encodes itself."""
+
+    @property
+    def room(self) -> int:
+        """The least number of bytes that `write_into` needs."""
+
+    def write_into(self, target: pa.Buffer) -> tuple[int, int]:
+        """Writes the body; returns the first byte and the number of bytes that are to be sent."""
+
+
+AnyBody: TypeAlias = pa.Buffer | bytes | Body
+
+
+def room_for(header: bytes, body: AnyBody | None) -> int:
     """Returns the bytes that header and body need; raises InvalidArgumentError if too many."""
     if body is None:
         size = 0
@@ -29,7 +42,7 @@ def room_for(header: bytes, body: pa.Buffer | bytes | Body | None) -> int:
     return size + len(header)
 
 
-def contiguous(body: pa.Buffer | bytes | Body) -> pa.Buffer | bytes:
+def contiguous(body: AnyBody) -> pa.Buffer | bytes:
     """Returns a body as one piece of memory; only a `Body` is written to get it."""
     if isinstance(body, pa.Buffer | bytes):
         return body
@@ -38,7 +51,7 @@ def contiguous(body: pa.Buffer | bytes | Body) -> pa.Buffer | bytes:
     return target.slice(first, size)
 
 
-def write_into(body: Any, target: pa.Buffer) -> tuple[int, int]:
+def write_into(body: AnyBody, target: pa.Buffer) -> tuple[int, int]:
     """Writes a body into `target`; returns its first byte and its size."""
     if isinstance(body, pa.Buffer | bytes):
         data = np.frombuffer(body, np.uint8)
