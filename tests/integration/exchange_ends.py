@@ -21,18 +21,18 @@ import pyarrow as pa
 import pytest
 
 from dataservice.errors import UserFunctionError
-from dataservice.runtime import in_process
 from dataservice.runtime.auth import TlsConfig
-from dataservice.runtime.connection_exchange import ConnectionExchange
-from dataservice.runtime.flight import FlightClient, FlightServer
-from dataservice.runtime.in_process import InProcessServer
-from dataservice.runtime.local_address import dial
-from dataservice.runtime.local_connection import LocalConnection
-from dataservice.runtime.local_server import LocalServer
-from dataservice.runtime.shared_memory import is_supported
-from dataservice.runtime.socket_client import SocketClient
-from dataservice.runtime.socket_server import SocketServer
-from dataservice.runtime.transport import AnyExchange
+from dataservice.runtime.exchanges import in_process
+from dataservice.runtime.exchanges.connection_exchange import ConnectionExchange
+from dataservice.runtime.exchanges.flight import FlightClient, FlightServer
+from dataservice.runtime.exchanges.in_process import InProcessServer
+from dataservice.runtime.exchanges.local_address import dial
+from dataservice.runtime.exchanges.local_connection import LocalConnection
+from dataservice.runtime.exchanges.local_server import LocalServer
+from dataservice.runtime.exchanges.shared_memory import is_supported
+from dataservice.runtime.exchanges.socket_client import SocketClient
+from dataservice.runtime.exchanges.socket_server import SocketServer
+from dataservice.runtime.exchanges.transport import AnyExchange
 
 TOKEN = "secret-of-the-test"
 TIMEOUT_S = 60.0

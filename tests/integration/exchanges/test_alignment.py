@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dataservice.runtime.flight_exchange import FlightExchange
+from dataservice.runtime.exchanges.flight_exchange import FlightExchange
 from tests.exchanges import answer_to
 from tests.integration.exchange_ends import FLIGHT
 

@@ -14,8 +14,8 @@ from dataservice.errors import (
     InvalidArgumentError,
     UnavailableError,
 )
-from dataservice.runtime.socket_client import SocketClient
-from dataservice.runtime.socket_server import SocketServer
+from dataservice.runtime.exchanges.socket_client import SocketClient
+from dataservice.runtime.exchanges.socket_server import SocketServer
 from tests.integration.exchange_ends import (
     ACTIONS,
     EXCHANGES,

@@ -22,7 +22,7 @@ from dataservice.errors import (
     UserFunctionError,
 )
 from dataservice.runtime.auth import TOKEN_METADATA_KEY
-from dataservice.runtime.segment_pool import POOL_BYTES
+from dataservice.runtime.exchanges.segment_pool import POOL_BYTES
 from tests.exchanges import answer_to
 from tests.integration.exchange_ends import (
     FLIGHT,

@@ -12,9 +12,9 @@ import pytest
 
 from dataservice.errors import DataLossError, UnauthenticatedError
 from dataservice.runtime.auth import TlsConfig
-from dataservice.runtime.message import Kind
-from dataservice.runtime.socket_client import SocketClient
-from dataservice.runtime.socket_messages import head_of
+from dataservice.runtime.exchanges.message import Kind
+from dataservice.runtime.exchanges.socket_client import SocketClient
+from dataservice.runtime.exchanges.socket_messages import head_of
 from tests.certificates import new_certificate
 from tests.exchanges import answer_to
 from tests.integration.exchange_ends import (

@@ -149,7 +149,7 @@ def test_stop_is_not_held_up_by_idle_clients(ends: Ends) -> None:
 
 FORKED = """
 import os, signal, socket
-from dataservice.runtime.socket_server import SocketServer
+from dataservice.runtime.exchanges.socket_server import SocketServer
 
 server = SocketServer("127.0.0.1", 0, token="t", exchanges={}).start()
 child = os.fork()

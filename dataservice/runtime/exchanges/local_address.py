@@ -14,7 +14,7 @@ import socket
 import struct
 from typing import Final
 
-from dataservice.runtime.shared_memory import is_supported
+from dataservice.runtime.exchanges.shared_memory import is_supported
 
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 _BACKLOG: Final = 128

@@ -33,9 +33,9 @@ from dataservice.errors import (
     UnavailableError,
 )
 from dataservice.runtime.auth import WRONG_TOKEN, tokens_equal
-from dataservice.runtime.bodies import AnyBody
 from dataservice.runtime.bounded_queue import BoundedQueue
-from dataservice.runtime.message import (
+from dataservice.runtime.exchanges.bodies import AnyBody
+from dataservice.runtime.exchanges.message import (
     Message,
     check_message,
     error_from_payload,

@@ -11,9 +11,9 @@ import os
 import socket
 from collections.abc import Mapping
 
-from dataservice.runtime.connection_server import ChannelHandler, ConnectionServer
-from dataservice.runtime.local_address import listen, peer_uid
-from dataservice.runtime.local_connection import LocalConnection
+from dataservice.runtime.exchanges.connection_server import ChannelHandler, ConnectionServer
+from dataservice.runtime.exchanges.local_address import listen, peer_uid
+from dataservice.runtime.exchanges.local_connection import LocalConnection
 
 logger = logging.getLogger(__name__)
 

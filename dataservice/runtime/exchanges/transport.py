@@ -16,12 +16,12 @@ from typing import Any, Final, TypeAlias
 from dataservice.errors import FailedPreconditionError
 from dataservice.runtime.arguments import check_choice
 from dataservice.runtime.auth import TlsConfig
-from dataservice.runtime.connection_exchange import ConnectionExchange
-from dataservice.runtime.flight import FlightClient
-from dataservice.runtime.flight_exchange import FlightExchange
-from dataservice.runtime.in_process import InProcessExchange, connect
-from dataservice.runtime.local_address import NotLocalError, dial
-from dataservice.runtime.local_connection import LocalConnection
+from dataservice.runtime.exchanges.connection_exchange import ConnectionExchange
+from dataservice.runtime.exchanges.flight import FlightClient
+from dataservice.runtime.exchanges.flight_exchange import FlightExchange
+from dataservice.runtime.exchanges.in_process import InProcessExchange, connect
+from dataservice.runtime.exchanges.local_address import NotLocalError, dial
+from dataservice.runtime.exchanges.local_connection import LocalConnection
 from dataservice.vocabulary import DATA_TRANSFER_PROTOCOLS, LOCAL, SHARED_MEMORY
 
 logger = logging.getLogger(__name__)

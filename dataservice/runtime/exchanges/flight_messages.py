@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from dataservice.errors import DataLossError
-from dataservice.runtime.message import Message, check_message, check_sizes
+from dataservice.runtime.exchanges.message import Message, check_message, check_sizes
 
 SCHEMA = pa.schema([pa.field("body", pa.large_binary(), nullable=False)])
 _EMPTY_BODY = pa.py_buffer(b"")

@@ -26,9 +26,9 @@ from dataservice.errors import (
     UnavailableError,
 )
 from dataservice.runtime.auth import WRONG_TOKEN, tokens_equal
-from dataservice.runtime.bodies import AnyBody
-from dataservice.runtime.connection_exchange import Connection
-from dataservice.runtime.message import (
+from dataservice.runtime.exchanges.bodies import AnyBody
+from dataservice.runtime.exchanges.connection_exchange import Connection
+from dataservice.runtime.exchanges.message import (
     HELLO_TIMEOUT_S,
     Kind,
     Message,

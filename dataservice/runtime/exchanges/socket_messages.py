@@ -13,7 +13,7 @@ from typing import Final
 import pyarrow as pa
 
 from dataservice.errors import DataLossError
-from dataservice.runtime.message import MAX_BODY_BYTES, MAX_HEADER_BYTES, Kind, Received
+from dataservice.runtime.exchanges.message import MAX_BODY_BYTES, MAX_HEADER_BYTES, Kind, Received
 
 # Differs from the first byte that a client of TLS or of HTTP/2 sends.
 _VERSION: Final = 0xD1

@@ -19,8 +19,8 @@ from dataservice.errors import (
     InvalidArgumentError,
     UnavailableError,
 )
-from dataservice.runtime.bodies import AnyBody
-from dataservice.runtime.message import (
+from dataservice.runtime.exchanges.bodies import AnyBody
+from dataservice.runtime.exchanges.message import (
     HELLO_TIMEOUT_S,
     Kind,
     Message,

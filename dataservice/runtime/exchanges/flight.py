@@ -32,10 +32,14 @@ from dataservice.errors import (
 )
 from dataservice.runtime.addresses import format_address
 from dataservice.runtime.auth import TOKEN_METADATA_KEY, WRONG_TOKEN, TlsConfig, tokens_equal
-from dataservice.runtime.flight_exchange import TRANSPORT_ERRORS, FlightChannel, FlightExchange
+from dataservice.runtime.exchanges.flight_exchange import (
+    TRANSPORT_ERRORS,
+    FlightChannel,
+    FlightExchange,
+)
+from dataservice.runtime.exchanges.message import error_from_payload, error_payload, find_handler
+from dataservice.runtime.exchanges.severing import sever_connections
 from dataservice.runtime.forking import left_to_parent
-from dataservice.runtime.message import error_from_payload, error_payload, find_handler
-from dataservice.runtime.severing import sever_connections
 from dataservice.runtime.tls_probe import explained
 
 logger = logging.getLogger(__name__)

@@ -21,10 +21,10 @@ from dataservice.errors import (
     InvalidArgumentError,
     UnavailableError,
 )
-from dataservice.runtime.flight_messages import CONTROL, SCHEMA, unpack, write
-from dataservice.runtime.message import Message, error_from_payload, error_payload
-from dataservice.runtime.severing import sever_connections, sever_connections_to
-from dataservice.runtime.watchdog import Watchdog
+from dataservice.runtime.exchanges.flight_messages import CONTROL, SCHEMA, unpack, write
+from dataservice.runtime.exchanges.message import Message, error_from_payload, error_payload
+from dataservice.runtime.exchanges.severing import sever_connections, sever_connections_to
+from dataservice.runtime.exchanges.watchdog import Watchdog
 
 logger = logging.getLogger(__name__)
 

@@ -24,12 +24,12 @@ from dataservice.errors import (
     DeadlineExceededError,
     UnavailableError,
 )
-from dataservice.runtime.bodies import AnyBody, contiguous, room_for, write_into
-from dataservice.runtime.local_messages import MAX_TEXT_BYTES, Packet, pack
-from dataservice.runtime.message import Kind, Received
-from dataservice.runtime.packet_socket import SLICE_S, PacketSocket
-from dataservice.runtime.segment_pool import SegmentPool
-from dataservice.runtime.shared_memory import OwnSegment, PeerSegments
+from dataservice.runtime.exchanges.bodies import AnyBody, contiguous, room_for, write_into
+from dataservice.runtime.exchanges.local_messages import MAX_TEXT_BYTES, Packet, pack
+from dataservice.runtime.exchanges.message import Kind, Received
+from dataservice.runtime.exchanges.packet_socket import SLICE_S, PacketSocket
+from dataservice.runtime.exchanges.segment_pool import SegmentPool
+from dataservice.runtime.exchanges.shared_memory import OwnSegment, PeerSegments
 from dataservice.vocabulary import SHARED_MEMORY
 
 logger = logging.getLogger(__name__)

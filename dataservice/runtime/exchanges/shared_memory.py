@@ -30,7 +30,7 @@ import numpy as np
 import pyarrow as pa
 
 from dataservice.errors import DataLossError
-from dataservice.runtime.segment_pool import HELD_BYTES, HELD_SEGMENTS
+from dataservice.runtime.exchanges.segment_pool import HELD_BYTES, HELD_SEGMENTS
 
 # One segment smaller than this goes back with the receiver's next message, so that the peer is not
 # woken for the return alone. The bound covers what a large step of training pulls or pushes.

@@ -16,10 +16,10 @@ from typing import Any
 from dataservice.errors import DataLossError, DeadlineExceededError, UnavailableError
 from dataservice.runtime.addresses import split_address
 from dataservice.runtime.auth import TlsConfig
-from dataservice.runtime.byte_streams import ByteStream, PlainStream, TlsStream
-from dataservice.runtime.connection_exchange import ConnectionExchange
-from dataservice.runtime.message import ACTION
-from dataservice.runtime.socket_connection import SocketConnection
+from dataservice.runtime.exchanges.byte_streams import ByteStream, PlainStream, TlsStream
+from dataservice.runtime.exchanges.connection_exchange import ConnectionExchange
+from dataservice.runtime.exchanges.message import ACTION
+from dataservice.runtime.exchanges.socket_connection import SocketConnection
 from dataservice.runtime.tls_probe import explained
 
 

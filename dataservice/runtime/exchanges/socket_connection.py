@@ -19,10 +19,10 @@ from dataservice.errors import (
     DeadlineExceededError,
     UnavailableError,
 )
-from dataservice.runtime.bodies import AnyBody, contiguous
-from dataservice.runtime.byte_streams import ByteStream
-from dataservice.runtime.message import Kind, Received, check_sizes
-from dataservice.runtime.socket_messages import MessageParser, head_of
+from dataservice.runtime.exchanges.bodies import AnyBody, contiguous
+from dataservice.runtime.exchanges.byte_streams import ByteStream
+from dataservice.runtime.exchanges.message import Kind, Received, check_sizes
+from dataservice.runtime.exchanges.socket_messages import MessageParser, head_of
 
 logger = logging.getLogger(__name__)
 

@@ -16,9 +16,9 @@ from collections.abc import Sized
 from typing import Any, Final, Protocol
 
 from dataservice.errors import DataLossError, DeadlineExceededError
-from dataservice.runtime.local_messages import MAX_PACKET_BYTES, Packet, pack, unpack
-from dataservice.runtime.message import Kind
-from dataservice.runtime.owned_socket import OwnedSocket, is_gone_by, lost
+from dataservice.runtime.exchanges.local_messages import MAX_PACKET_BYTES, Packet, pack, unpack
+from dataservice.runtime.exchanges.message import Kind
+from dataservice.runtime.exchanges.owned_socket import OwnedSocket, is_gone_by, lost
 
 # The interval at which a waiting thread checks for segments that other threads could not give back.
 SLICE_S: Final = 0.25

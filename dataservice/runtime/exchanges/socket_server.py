@@ -15,16 +15,16 @@ from typing import Any
 from dataservice.errors import NotFoundError
 from dataservice.runtime.addresses import format_address
 from dataservice.runtime.auth import TlsConfig
-from dataservice.runtime.byte_streams import PlainStream, TlsStream
-from dataservice.runtime.connection_exchange import Connection
-from dataservice.runtime.connection_server import (
+from dataservice.runtime.exchanges.byte_streams import PlainStream, TlsStream
+from dataservice.runtime.exchanges.connection_exchange import Connection
+from dataservice.runtime.exchanges.connection_server import (
     ChannelHandler,
     ConnectionChannel,
     ConnectionServer,
 )
+from dataservice.runtime.exchanges.message import ACTION
+from dataservice.runtime.exchanges.socket_connection import SocketConnection
 from dataservice.runtime.listening import listen
-from dataservice.runtime.message import ACTION
-from dataservice.runtime.socket_connection import SocketConnection
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from typing import Protocol, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from dataservice.runtime.message import check_sizes
+from dataservice.runtime.exchanges.message import check_sizes
 
 
 class Body(Protocol):

@@ -12,7 +12,7 @@ import struct
 from typing import Final, NamedTuple
 
 from dataservice.errors import DataLossError
-from dataservice.runtime.message import Kind
+from dataservice.runtime.exchanges.message import Kind
 
 _VERSION: Final = 2
 _HEAD = struct.Struct("<BBBxIIIQQ")

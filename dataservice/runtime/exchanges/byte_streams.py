@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from dataservice.errors import DeadlineExceededError
-from dataservice.runtime.owned_socket import OwnedSocket, lost
+from dataservice.runtime.exchanges.owned_socket import OwnedSocket, lost
 
 # The interval at which a waiting thread checks again, in case a wake-up got lost.
 _SLICE_S: Final = 0.25
