@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dataservice.dataset.linear import Linear
-from dataservice.dataset.splits import window_sizes
+from dataservice.dataset.division.linear import Linear
+from dataservice.dataset.division.splits import window_sizes
 from dataservice.sharding import Split
 from dataservice.split_table import SplitTable
 from dataservice.windowing import Windows, make_windows

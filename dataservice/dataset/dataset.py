@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self, Unpack
 import pyarrow as pa
 
 from dataservice.dataset import operators as ops
-from dataservice.dataset import static_sharding
+from dataservice.dataset.division import static_sharding
 from dataservice.dataset.foreign_arguments import refuse_foreign_arguments
 from dataservice.dataset.foreign_names import HintingType, no_attribute
 from dataservice.dataset.formed_iterator import FormedIterator

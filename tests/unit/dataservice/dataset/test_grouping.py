@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dataservice.dataset.dataset import Dataset
+from dataservice.dataset.division.linearise import linearise
 from dataservice.dataset.expressions import col
-from dataservice.dataset.linearise import linearise
 from dataservice.dataset.node import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, freeze_schemas
 from dataservice.dataset.plan import decode_plan, encode_plan
 from dataservice.dataset.stream import RunContext

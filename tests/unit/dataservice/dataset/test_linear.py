@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from dataservice.dataset.dataset import Dataset
+from dataservice.dataset.division.linearise import linearise
 from dataservice.dataset.expressions import col
-from dataservice.dataset.linearise import linearise
 from dataservice.dataset.node import Node, freeze_schemas
 from dataservice.dataset.plan import decode_plan, encode_plan
 from dataservice.errors import (

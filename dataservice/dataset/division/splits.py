@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from dataservice.dataset.linear import Linear
-from dataservice.dataset.segments import open_segment, plan_segments
+from dataservice.dataset.division.linear import Linear
+from dataservice.dataset.division.segments import open_segment, plan_segments
 from dataservice.dataset.stream import BatchStream, RunContext, Transform
 from dataservice.errors import InvalidArgumentError
 from dataservice.sharding import (

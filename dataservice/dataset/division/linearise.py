@@ -13,9 +13,10 @@ from typing import TypeVar, cast
 
 import pyarrow as pa
 
-from dataservice.dataset.aligned import AlignedSource, Branch
-from dataservice.dataset.indivisible import refuse, refuse_operator
-from dataservice.dataset.linear import Detached, Linear
+from dataservice.dataset.division.aligned import AlignedSource, Branch
+from dataservice.dataset.division.indivisible import refuse, refuse_operator
+from dataservice.dataset.division.linear import Detached, Linear
+from dataservice.dataset.division.segments import Segment
 from dataservice.dataset.node import Node
 from dataservice.dataset.operators import (
     Batch,
@@ -35,7 +36,6 @@ from dataservice.dataset.operators import (
 )
 from dataservice.dataset.operators.base import Operator
 from dataservice.dataset.optimise import optimise
-from dataservice.dataset.segments import Segment
 from dataservice.dataset.sources.base import Source
 from dataservice.sharding import WINDOW_ROWS
 

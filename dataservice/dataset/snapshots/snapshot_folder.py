@@ -20,8 +20,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from dataservice.dataset.atomic_folder import AtomicFolder
-from dataservice.dataset.snapshot_format import (
+from dataservice.dataset.snapshots.atomic_folder import AtomicFolder
+from dataservice.dataset.snapshots.snapshot_format import (
     CHUNKS,
     DONE,
     ERROR,

@@ -19,13 +19,13 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from dataservice.dataset.operators.zip import ZipStream, side_by_side
-from dataservice.dataset.segments import (
+from dataservice.dataset.division.segments import (
     Segment,
     limited,
     open_segment,
     plan_segments,
 )
+from dataservice.dataset.operators.zip import ZipStream, side_by_side
 from dataservice.dataset.sources.base import Source, index_splits
 from dataservice.dataset.stream import BatchStream, RunContext, State, SuccessiveStream
 from dataservice.errors import SourceError, UnsplittableError

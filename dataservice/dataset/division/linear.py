@@ -12,10 +12,10 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
+from dataservice.dataset.division.segments import Segment
 from dataservice.dataset.node import Node, register_node
 from dataservice.dataset.operators import Batch, Repeat, RowOperator
 from dataservice.dataset.operators.base import Operator
-from dataservice.dataset.segments import Segment
 from dataservice.dataset.stream import BatchStream, RunContext
 from dataservice.errors import InternalError
 from dataservice.sharding import Split
