@@ -199,20 +199,19 @@ INITIALIZERS: Final = {
 MODELS: Final = {
     "Sequential": "pstrain.torch.Model(schema, module) takes any torch module",
     "clone_model": "write from_config(model.get_config())",
-    "load": "write from_config(config), then model.load_weights(path)",
-    "load_model": "write from_config(config), then model.load_weights(path)",
+    "load": "write load_model(path)",
     "model_from_json": "write from_config(config)",
 }
 _LOOP: Final = "write a step with a GradientTape"
 MODEL: Final = {
     "add": "layers are those of its class; pstrain.torch.Model takes any torch module",
     "distribute_strategy": "write strategy",
-    "export": "write model.save_weights(path), and keep model.get_config()",
+    "export": "write model.save_weights(path); models.load_model(path) reads it",
     "fit_generator": "write fit(Dataset.from_generator(...))",
     "get_layer": "look into model.layers",
     "metrics_names": "metrics have names: [metric.name for metric in model.metrics]",
     "reset_metrics": "each epoch, and each evaluate, begins with metrics that have seen nothing",
-    "save": "write model.save_weights(path), and keep model.get_config()",
+    "save": "write model.save_weights(path); models.load_model(path) reads it",
     "test_on_batch": "write evaluate(...)",
     "to_json": "get_config() is made of what JSON has",
     "train_on_batch": _LOOP,

@@ -140,11 +140,24 @@ class SourceMethods:
         schema: pa.Schema | None = None,
         *,
         block_size_bytes: int = 4 << 20,
+        on_error: str = "raise",
         storage_options: Mapping[str, Any] | None = None,
     ) -> Self:
-        """Reads JSON lines; types that `schema` does not give are inferred from the first block."""
+        """Reads JSON lines; types that `schema` does not give are inferred from the first block.
+
+        on_error="skip" leaves out lines that are no JSON objects of that schema, and counts them in
+        `iterator.stats()["skipped"]`; a file with more than 1,000 of them in a block is left out
+        from there on.
+        """
         options = _copied(storage_options)
-        return cls(JsonSource(paths, schema, block_size_bytes, options))  # type: ignore[arg-type]
+        source = JsonSource(
+            paths,  # type: ignore[arg-type]
+            schema,
+            block_size_bytes,
+            options,
+            on_error=on_error,
+        )
+        return cls(source)
 
     @classmethod
     def from_ipc(

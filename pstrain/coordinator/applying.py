@@ -9,29 +9,20 @@ An order whose round was undone, because a server was lost, has no effect.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from dataservice.errors import DataServiceError
 from pstrain.coordinator.orders import RoundOrder
 from pstrain.coordinator.scheduler import Scheduler
-from pstrain.coordinator.server_recovery import RecoverySwitch
-
-
-class RoundServers(Protocol):
-    """What this module needs of the parameter servers."""
-
-    def exchange(
-        self, messages_by_ps: Mapping[int, tuple[dict[str, Any], Any]]
-    ) -> Mapping[int, dict[str, Any]]:
-        """Sends one message to each of some servers, again if the reply may be lost."""
+from pstrain.coordinator.server_recovery import ServerRecovery
+from pstrain.trainer.client import RemoteParameters
 
 
 class RoundApplier:
     """Applies rounds in a thread that it owns from ``start`` until the scheduler has stopped."""
 
     def __init__(
-        self, scheduler: Scheduler, servers: RoundServers, recovery: RecoverySwitch
+        self, scheduler: Scheduler, servers: RemoteParameters, recovery: ServerRecovery
     ) -> None:
         self._scheduler = scheduler
         self._servers = servers
@@ -47,18 +38,18 @@ class RoundApplier:
             self._thread.join(timeout_s)
 
     def _run(self) -> None:
-        while (order := self._scheduler.next_order()) is not None:
-            if not self._scheduler.is_ordered(order):
+        while (order := self._scheduler.rounds.next_order()) is not None:
+            if not self._scheduler.rounds.is_ordered(order):
                 continue
             try:
                 self._servers.exchange(messages_of(order))
             except DataServiceError as error:
-                if not self._scheduler.is_ordered(order) or self._recovery.notice(error):
+                if not self._scheduler.rounds.is_ordered(order) or self._recovery.notice(error):
                     continue
                 error.add_note(f"round {order.number} could not be applied at all servers")
                 self._scheduler.stop(error)
                 return
-            self._scheduler.round_applied(order)
+            self._scheduler.rounds.applied(order)
 
 
 def messages_of(order: RoundOrder) -> dict[int, tuple[dict[str, Any], None]]:

@@ -17,8 +17,9 @@ from pstrain.coordinator.core import Core
 from pstrain.coordinator.functions import PickledFunctions
 from pstrain.coordinator.link import TrainerLink
 from pstrain.coordinator.options import CoordinatorOptions
+from pstrain.coordinator.per_worker import IteratorsInUse
 from pstrain.coordinator.scheduler import Scheduler
-from pstrain.coordinator.server_recovery import RecoverySwitch
+from pstrain.coordinator.server_recovery import ServerRecovery
 from pstrain.strategy import ParameterServerStrategy
 from pstrain.wire import trainer_pb2 as pb
 
@@ -30,17 +31,12 @@ _SLOTS_PER_RUNNER: Final = 3
 
 
 class Assembly(NamedTuple):
-    """The parts of one coordinator. ``recovery``: links ask it about lost parameter servers."""
+    """The parts of one coordinator."""
 
     scheduler: Scheduler
     links: list[TrainerLink]
-    recovery: RecoverySwitch
+    recovery: ServerRecovery
     applier: RoundApplier
-
-    def leave(self) -> None:
-        """Disconnects all trainers from the session."""
-        for link in self.links:
-            link.leave()
 
     def stop(self) -> None:
         self.scheduler.stop()
@@ -52,7 +48,10 @@ class Assembly(NamedTuple):
 
 
 def assemble(
-    strategy: ParameterServerStrategy, options: CoordinatorOptions, functions: PickledFunctions
+    strategy: ParameterServerStrategy,
+    options: CoordinatorOptions,
+    functions: PickledFunctions,
+    iterators: IteratorsInUse,
 ) -> Assembly:
     """Makes all parts, and starts none."""
     scheduler = Scheduler(
@@ -66,8 +65,14 @@ def assemble(
         capacity=options.queue_capacity,
         trainer_timeout_s=options.trainer_timeout_s,
     )
-    recovery = RecoverySwitch()
-    links = _make_links(strategy, scheduler, functions, recovery, options.closures_in_flight)
+    links: list[TrainerLink] = []
+
+    def leave() -> None:
+        for link in links:
+            link.leave()
+
+    recovery = ServerRecovery(strategy, scheduler, iterators, leave)
+    links += _make_links(strategy, scheduler, functions, recovery, options.closures_in_flight)
     return Assembly(
         scheduler, links, recovery, RoundApplier(scheduler, strategy.parameters, recovery)
     )
@@ -77,7 +82,7 @@ def _make_links(
     strategy: ParameterServerStrategy,
     scheduler: Scheduler,
     functions: PickledFunctions,
-    recovery: RecoverySwitch,
+    recovery: ServerRecovery,
     closures_in_flight: int,
 ) -> list[TrainerLink]:
     """Makes a link for each trainer in the cluster spec; in rounds, each runs one closure."""

@@ -16,16 +16,16 @@ from typing import Any
 from pstrain.coordinator import decide
 from pstrain.coordinator.core import Core
 from pstrain.coordinator.orders import AskPosition
-from pstrain.coordinator.waiting import Waiting
+from pstrain.coordinator.waits import Waits
 from pstrain.errors import FailedPreconditionError
 
 
 class Barrier:
     """The barrier of one scheduler. Thread-safe."""
 
-    def __init__(self, core: Core, waiting: Waiting) -> None:
+    def __init__(self, core: Core, waits: Waits) -> None:
         self._core = core
-        self._waiting = waiting
+        self._waits = waits
         self._holders: set[object] = set()
         self._positions: dict[int, Any] = {}
 
@@ -69,7 +69,7 @@ class Barrier:
         try:
             core.make_progress()
             core.changed.notify_all()
-            self._waiting.until(
+            self._waits.until(
                 lambda: not self._can_finish_parts(),
                 deadline_s,
                 "closures that a lost trainer has made in part to run again, to save",
@@ -109,7 +109,7 @@ class Barrier:
                 # A trainer that joins later has taken nothing, and is not asked.
                 asked = set(core.outboxes.trainers)
                 core.outboxes.put_all(AskPosition(resource_id))
-                self._waiting.until(
+                self._waits.until(
                     functools.partial(self._is_answered_or_unsettled, asked),
                     deadline_s,
                     "trainers to say how far their data is",
@@ -129,4 +129,4 @@ class Barrier:
         return not core.state.is_settled or self._positions.keys() >= asked & core.outboxes.trainers
 
     def _wait_settled(self, deadline_s: float, what: str) -> None:
-        self._waiting.until(lambda: self._core.state.is_settled, deadline_s, what)
+        self._waits.until(lambda: self._core.state.is_settled, deadline_s, what)

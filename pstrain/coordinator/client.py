@@ -38,7 +38,6 @@ from pstrain.coordinator.options import (
 from pstrain.coordinator.packing import Packer
 from pstrain.coordinator.per_worker import IteratorsInUse, PerWorkerDataset, PerWorkerIterator
 from pstrain.coordinator.remote_value import RemoteValue, fetched
-from pstrain.coordinator.server_recovery import ServerRecovery
 from pstrain.coordinator.tracing import RUNS_MAX
 from pstrain.coordinator.trainer_stats import TrainerTable
 from pstrain.errors import InvalidArgumentError, InvalidTypeError
@@ -107,11 +106,8 @@ class ClusterCoordinator:
         self._functions = KnownFunctions()
         self._iterators = IteratorsInUse()
         self._packer = Packer(strategy)
-        parts = assemble(strategy, options, self._functions.pickled)
-        self._scheduler, self._links = parts.scheduler, parts.links
-        self.recovery = ServerRecovery(
-            strategy, parts.scheduler, self._iterators, parts.recovery, parts.leave
-        )
+        parts = assemble(strategy, options, self._functions.pickled, self._iterators)
+        self._scheduler, self._links, self.recovery = parts.scheduler, parts.links, parts.recovery
         strategy.coordinator = self
         self._guard_values()
         self._finalizer = weakref.finalize(self, parts.stop)

@@ -169,7 +169,7 @@ class Core:
         for closure, run in this.decided.items():
             part = self.closures[closure].part
             if part is not None:
-                self.trainer_marks.note(run.trainer, part.rows)
+                self.trainer_marks.note(run.trainer, part.marks)
                 parts.append((closure, run.attempt, part))
         self.order = RoundOrder(this.number, sorted(parts, key=lambda part: part[0]))
         self.orders.put(self.order)

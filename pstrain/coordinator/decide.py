@@ -13,7 +13,7 @@ them is committed or because they ended before a restore; these still run.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -57,21 +57,12 @@ def schedule(
     ``inputs``: closures whose values it needs and that have not ended. ``immediate_end``: how it
     ends at once, because an input has ended without a value.
     """
-    queued = ev.ClosureQueued(closure=closure, trainer=trainer)
+    queued = ev.ClosureQueued(closure=closure, trainer=trainer, inputs=inputs, priority=priority)
     if state.failed:
         return (queued, ev.ClosureCancelled(closure=closure))
     if isinstance(immediate_end, ev.ClosureFailed):
         return (queued, immediate_end, *cancellations_of_others(state))
-    if immediate_end is not None:
-        return (queued, immediate_end)
-    return (*_requirements(closure, inputs, priority), queued)
-
-
-def _requirements(closure: int, inputs: tuple[int, ...], priority: int) -> Iterator[ev.Event]:
-    if inputs:
-        yield ev.InputsNeeded(closure=closure, inputs=inputs)
-    if priority:
-        yield ev.PriorityGiven(closure=closure, priority=priority)
+    return (queued,) if immediate_end is None else (queued, immediate_end)
 
 
 def is_current(state: CoordinatorState, closure: int, trainer: int, attempt: int) -> bool:
@@ -123,9 +114,9 @@ def prepare(
     return (ev.ClosurePrepared(closure=closure, has_changes=has_changes),)
 
 
-def join_trainer(state: CoordinatorState, trainer: int, slots: int) -> ev.Events:
-    lost = lose_trainer(state, trainer, attempts_max=None)
-    return (*lost, ev.TrainerJoined(trainer=trainer, slots=slots))
+def join_trainer(trainer: int, slots: int) -> ev.Events:
+    """Adds a trainer; if it was there before, its loss is settled."""
+    return (ev.TrainerJoined(trainer=trainer, slots=slots),)
 
 
 def silence_trainer(state: CoordinatorState, trainer: int) -> ev.Events:
@@ -140,7 +131,7 @@ def lose_trainer(
     trainer: int,
     decided: Mapping[int, DecidedClosure] = NOTHING_DECIDED,
     *,
-    attempts_max: int | None,
+    attempts_max: int,
 ) -> ev.Events:
     """Queues a lost trainer's closures again, in their old order; those out of attempts fail.
 
@@ -188,14 +179,14 @@ class _LossOutcome(NamedTuple):
         closure: int,
         run: Run,
         found: DecidedClosure | None,
-        attempts_max: int | None,
+        attempts_max: int,
     ) -> None:
         has_ended = found is not None and found.has_ended and found.attempt == run.attempt
         if found is not None and has_ended and not found.is_error:
             self.finished.append(closure)
         elif closure in state.cancelling and (found is None or has_ended):
             self.cancelled.append(closure)
-        elif has_ended or (attempts_max is not None and _losses(state, closure) >= attempts_max):
+        elif has_ended or _losses(state, closure) >= attempts_max:
             self.failed.append(closure)
         else:
             self.rest.append(closure)
@@ -254,17 +245,8 @@ def resume(state: CoordinatorState) -> ev.Events:
     return (ev.SchedulingResumed(),) if state.holds else ()
 
 
-class EndedClosure(NamedTuple):
-    """A closure that had ended. ``round``: the number of its round, if it was part of one."""
-
-    closure: int
-    round: int | None = None
-    trainer: int | None = None
-    priority: int = 0
-
-
 def reopen(
-    state: CoordinatorState, ended: Iterable[EndedClosure], parts: Mapping[int, int]
+    state: CoordinatorState, ended: Iterable[ev.ClosureReopened], parts: Mapping[int, int]
 ) -> ev.Events:
     """Queues ``ended`` closures again, before all others, in their old order and rounds.
 
@@ -272,17 +254,8 @@ def reopen(
     round than some closures after it. ``parts``: by closure, how many the checkpoint contains.
     """
     again = sorted(ended, key=lambda each: (each.round or 0, each.closure), reverse=True)
-    ranked = (
-        ev.PriorityGiven(closure=each.closure, priority=each.priority)
-        for each in again
-        if each.priority
-    )
-    reopened = (
-        ev.ClosureReopened(closure=each.closure, round=each.round, trainer=each.trainer)
-        for each in again
-    )
     restored = ev.PartsRestored(parts=tuple(sorted(parts.items())))
-    return (*rounds.undo_round(state), *ranked, *reopened, restored)
+    return (*rounds.undo_round(state), *again, restored)
 
 
 def give_up(state: CoordinatorState) -> ev.Events:

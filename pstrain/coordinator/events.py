@@ -23,27 +23,14 @@ class Reason(Enum):
 class ClosureQueued:
     """A closure was scheduled. ``trainer``: the only one that may run it, if it is bound to one.
 
-    InputsNeeded and PriorityGiven of the same closure come before this event.
+    ``inputs``: closures whose values it needs and that have not ended. Higher priorities start
+    first.
     """
 
     closure: int
     trainer: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InputsNeeded:
-    """A closure that is about to be queued needs the values of ``inputs``, which have not ended."""
-
-    closure: int
-    inputs: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PriorityGiven:
-    """A closure about to be queued, or queued again, has a priority; higher ones start first."""
-
-    closure: int
-    priority: int
+    inputs: tuple[int, ...] = ()
+    priority: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,12 +191,13 @@ class ClosureReopened:
     """A closure that had ended waits again, before all of its priority: its changes are undone.
 
     ``round``: the number of the round it was part of, if in rounds; the same closures make up a
-    round again. ``trainer``: the only one that may run it, if it is bound to one.
+    round again. ``trainer`` and ``priority``: as in ClosureQueued.
     """
 
     closure: int
     round: int | None = None
     trainer: int | None = None
+    priority: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,8 +244,6 @@ class ErrorsReported:
 
 Event = (
     ClosureQueued
-    | InputsNeeded
-    | PriorityGiven
     | ClosureStarted
     | ClosureFinished
     | ClosureFailed

@@ -24,7 +24,7 @@ def spent(state: CoordinatorState) -> list[int]:
 
 def end_spent(state: CoordinatorState) -> ev.Events:
     """Fails spent closures once nothing runs; one whose value the program has ends as before."""
-    if not state.exhausted_on or not state.is_settled or state.holds:
+    if not state.is_settled or state.holds:
         return ()
     closures = spent(state)
     known = (ev.ClosureFinished(closure=c) for c in closures if c in state.reported)

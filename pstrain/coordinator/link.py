@@ -21,7 +21,6 @@ from dataservice.runtime.auth import TlsConfig
 from dataservice.runtime.rpc import RpcClient
 from pstrain.coordinator.functions import PickledFunctions
 from pstrain.coordinator.lost_trainers import (
-    Servers,
     Settlement,
     merged,
     settle_servers,
@@ -29,9 +28,10 @@ from pstrain.coordinator.lost_trainers import (
 )
 from pstrain.coordinator.orders import Outbox, RunResult
 from pstrain.coordinator.scheduler import Scheduler
-from pstrain.coordinator.server_recovery import RecoverySwitch
+from pstrain.coordinator.server_recovery import ServerRecovery
 from pstrain.coordinator.trainer_messages import Requests, position_of, result_of
 from pstrain.errors import AbortedError
+from pstrain.trainer.client import RemoteParameters
 from pstrain.vocabulary import trainer_name
 from pstrain.wire import trainer_pb2 as pb
 
@@ -58,11 +58,11 @@ class TrainerLink:
         configuration: pb.ConfigureRequest,
         scheduler: Scheduler,
         functions: PickledFunctions,
-        servers: Servers,
+        servers: RemoteParameters,
         incarnations: Iterator[int],
         slots: int,
         token: str,
-        recovery: RecoverySwitch,
+        recovery: ServerRecovery,
         tls: TlsConfig | None = None,
     ) -> None:
         self.index = index
@@ -122,21 +122,23 @@ class TrainerLink:
                     return
             finally:
                 client.close()
-                if self._scheduler.trainer_silenced(self.index):
+                if self._scheduler.trainers.silence(self.index):
                     self._settle_loss()
-            self._scheduler.waiting.check_absent_trainers()
+            self._scheduler.waits.check_absent_trainers()
             self._stopping.wait(pause_s)
             pause_s = min(pause_s * 2, _RECONNECT_MAX_S)
 
     def _settle_loss(self) -> None:
         """Settles what the lost trainer left; a server that does not answer ends the scheduling."""
         name = self._name
-        services, rows = self._scheduler.record_loss(self.index, name)
+        services, marks = self._scheduler.trainers.record_loss(self.index, name)
         settlement = Settlement({}, {}, {})
         is_stopping = self._stopping.is_set()
         if not is_stopping:
             # A round that is being applied needs what this trainer prepared.
-            self._scheduler.wait_for_round(_ROUND_TIMEOUT_S, lambda: self._recovery.is_restoring)
+            self._scheduler.rounds.wait_for_round(
+                _ROUND_TIMEOUT_S, lambda: self._recovery.is_restoring
+            )
         if not is_stopping and not self._recovery.is_restoring:
             try:
                 settlement = settle_servers(self._servers, name)
@@ -149,8 +151,8 @@ class TrainerLink:
                     )
                     self._scheduler.stop(error)
         timeout_s = _STOP_TELL_TIMEOUT_S if is_stopping else _TELL_TIMEOUT_S
-        settle_services(name, services, merged(rows, settlement.rows.values()), timeout_s)
-        self._scheduler.trainer_lost(self.index, settlement)
+        settle_services(name, services, merged(marks, settlement.marks.values()), timeout_s)
+        self._scheduler.trainers.lost(self.index, settlement)
 
     def _awaits_restore(self, error: Exception) -> bool:
         """True if a restore is about to undo what the trainer committed: it need not be known."""
@@ -171,7 +173,7 @@ class TrainerLink:
         self._stream = client.stream("RunClosures", iter(requests))
         if self._stopping.is_set():
             return
-        self._scheduler.trainer_joined(self.index, self._slots, outbox)
+        self._scheduler.trainers.joined(self.index, self._slots, outbox)
         logger.info("trainer %d at %s joined", self.index, self.address)
         try:
             self._check_session()
@@ -179,9 +181,9 @@ class TrainerLink:
                 self._learn_services(reply.services)
                 ended = [result_of(result, name) for result in reply.results]
                 self._check_servers(ended)
-                self._scheduler.results(self.index, ended)
+                self._scheduler.trainers.results(self.index, ended)
                 for answer in reply.cancels:
-                    self._scheduler.cancel_answered(
+                    self._scheduler.trainers.cancel_answered(
                         self.index, answer.id, answer.attempt, is_granted=answer.is_granted
                     )
                 for position in reply.positions:
@@ -205,7 +207,7 @@ class TrainerLink:
                 raise end.error
 
     def _learn_services(self, services: Iterable[str]) -> None:
-        new, lost_names = self._scheduler.services_read(services)
+        new, lost_names = self._scheduler.trainers.services_read(services)
         if new:
             for name in lost_names:
                 settle_services(name, new, {}, _TELL_TIMEOUT_S)

@@ -6,7 +6,7 @@ another coordinator has taken over is never replaced.
 
 from __future__ import annotations
 
-from typing import Any, Final, Protocol
+from typing import Final
 
 from pstrain.errors import (
     AbortedError,
@@ -15,23 +15,15 @@ from pstrain.errors import (
     ServerRestartedError,
     UnavailableError,
 )
+from pstrain.strategy import ParameterServerStrategy
 
 _STATUS_TIMEOUT_S: Final = 5.0
-
-
-class Session(Protocol):
-    """What this module needs of the strategy: its session and its servers."""
-
-    parameters: Any
-
-    @property
-    def session(self) -> str: ...
 
 
 class LostServers:
     """Detects the lost servers of one strategy. Not thread-safe."""
 
-    def __init__(self, strategy: Session) -> None:
+    def __init__(self, strategy: ParameterServerStrategy) -> None:
         self._strategy = strategy
         self._incarnations: dict[int, str] = {}
 

@@ -13,30 +13,17 @@ from __future__ import annotations
 import base64
 import logging
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import dataservice
 from dataservice.errors import DataServiceError
 from pstrain import remote_errors, results
 from pstrain.coordinator.decide import DecidedClosure
 from pstrain.errors import DataLossError
-from pstrain.features.key_map import KeyMaps
 from pstrain.reader_marks import Marks
+from pstrain.trainer.client import RemoteParameters
 
 logger = logging.getLogger(__name__)
-
-
-class Servers(Protocol):
-    """What this module needs of the parameter servers."""
-
-    session: str
-    key_maps: KeyMaps
-
-    def fence(self, trainer: str) -> Mapping[int, dict[str, Any]]:
-        """Refuses all further requests of ``trainer``; returns, by server, what it left there."""
-
-    def complete(self, trainer: str, keys: Mapping[int, list[list[int]]]) -> None:
-        """Has servers apply the parts ``keys`` of those that they hold, and drop the others."""
 
 
 class LostRunNotes(NamedTuple):
@@ -50,16 +37,16 @@ class Settlement(NamedTuple):
 
     decided: dict[int, DecidedClosure]
     outcomes: dict[int, tuple[Any, Exception | None]]
-    rows: Marks
+    marks: Marks
 
 
-def settle_servers(servers: Servers, trainer: str) -> Settlement:
+def settle_servers(servers: RemoteParameters, trainer: str) -> Settlement:
     """Fences the trainer and completes what it had decided; may raise UnavailableError."""
     reports = servers.fence(trainer)
     entries = {tuple(entry[:3]): entry for each in reports.values() for entry in each["decided"]}
-    rows: Marks = {}
+    marks: Marks = {}
     for report in reports.values():
-        rows = merged(rows, report["rows"].values())
+        marks = merged(marks, report["rows"].values())
     keys = {
         ps: [key for key in report["held"] if tuple(key) in entries]
         for ps, report in reports.items()
@@ -81,7 +68,7 @@ def settle_servers(servers: Servers, trainer: str) -> Settlement:
         )
         for closure, attempt, _, outcome, plain, _ in (each[-1] for each in parts.values())
     }
-    return Settlement(decided, ended, rows)
+    return Settlement(decided, ended, marks)
 
 
 def _end_of(parts: list[list[Any]]) -> tuple[Any, Exception | None] | None:
@@ -100,12 +87,12 @@ def _end_of(parts: list[list[Any]]) -> tuple[Any, Exception | None] | None:
     ), None
 
 
-def settle_services(trainer: str, services: Iterable[str], rows: Marks, timeout_s: float) -> None:
+def settle_services(trainer: str, services: Iterable[str], marks: Marks, timeout_s: float) -> None:
     """Tells the data services which rows of the lost trainer's readers counted."""
-    targets = {mark["service"] for mark in rows.values()} | set(services)
+    targets = {mark["service"] for mark in marks.values()} | set(services)
     for service in sorted(targets):
         consumed = {
-            reader: mark["marks"] for reader, mark in rows.items() if mark["service"] == service
+            reader: mark["marks"] for reader, mark in marks.items() if mark["service"] == service
         }
         try:
             count = dataservice.release_readers(service, trainer, consumed, timeout_s=timeout_s)
@@ -117,9 +104,9 @@ def settle_services(trainer: str, services: Iterable[str], rows: Marks, timeout_
             )  # fmt: skip
 
 
-def merged(rows: Marks, more: Iterable[Mapping[str, Any]]) -> Marks:
-    """Merges ``more`` marks into ``rows``; of each window, the further mark stays."""
-    result = dict(rows)
+def merged(marks: Marks, more: Iterable[Mapping[str, Any]]) -> Marks:
+    """Merges ``more`` into ``marks``; of each window, the further mark stays."""
+    result = dict(marks)
     for mark in more:
         known = result.get(mark["reader"])
         windows = {each[0]: each for each in ([] if known is None else known["marks"])}

@@ -47,12 +47,12 @@ class Closure:
 
 @dataclass(frozen=True, slots=True)
 class RoundPart:
-    """A closure's prepared changes: whose (the trainer's name), at which servers, reader marks."""
+    """A closure's prepared changes: of which trainer, at which servers, with its readers' marks."""
 
     trainer_name: str
     servers: tuple[int, ...]
     has_gradient: bool
-    rows: tuple[dict[str, Any], ...] = ()
+    marks: tuple[dict[str, Any], ...] = ()
 
 
 class RoundOrder(NamedTuple):
@@ -98,7 +98,7 @@ class CancelRun:
 
 
 class RunResult(NamedTuple):
-    """How a run ended, as its trainer says. ``rows``: reader marks, which count if the end does.
+    """How a run ended, as its trainer says. ``marks``: of readers, which count if the end does.
 
     ``part``: set if its changes wait for its round. ``was_dropped``: a late run has given all its
     elements back. ``met_end``: its error is the end of its trainer's data, and it had taken no
@@ -110,7 +110,7 @@ class RunResult(NamedTuple):
     value: Any
     error: Exception | None
     needs_settling: bool = False
-    rows: tuple[dict[str, Any], ...] = ()
+    marks: tuple[dict[str, Any], ...] = ()
     part: RoundPart | None = None
     was_dropped: bool = False
     seconds: float = 0.0

@@ -15,10 +15,11 @@ import itertools
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
+from pstrain.checkpoints.manager import CheckpointManager
 from pstrain.checkpoints.saving import end_save
-from pstrain.coordinator.lost_servers import LostServers, Session, is_server_loss
+from pstrain.coordinator.lost_servers import LostServers, is_server_loss
 from pstrain.coordinator.per_worker import IteratorsInUse
 from pstrain.coordinator.rollback import Rollback
 from pstrain.errors import (
@@ -29,6 +30,8 @@ from pstrain.errors import (
     ServerRestartedError,
     UnavailableError,
 )
+from pstrain.strategy import ParameterServerStrategy
+from pstrain.variables.names import key_of
 
 logger = logging.getLogger(__name__)
 
@@ -44,25 +47,7 @@ _BEGIN_ANEW: Final = (
 )
 
 
-class Manager(Protocol):
-    """What a restore needs of the CheckpointManager to whose checkpoints it returns."""
-
-    checkpoint: Any
-
-    def wait(self, timeout: float | None = None) -> None: ...
-
-
-class RenewableSession(Session, Protocol):
-    """What a restore needs of the strategy: its servers and variables."""
-
-    def begin_anew(self) -> None:
-        """Begins a new session on all servers, with all variables, once every server answers.
-
-        Raises AbortedError if another coordinator has a session there.
-        """
-
-
-class _Mark(NamedTuple):
+class _Moment(NamedTuple):
     """A moment: counts of closures that had ended and of iterators made, and committed parts.
 
     ``parts``: of closures that had not ended, how many parts without elements were committed.
@@ -80,24 +65,21 @@ class Restorer:
     folder: that may be of another program, even if its number is higher. Closures that ended before
     it do not run again. ``leave`` disconnects all trainers from the session. ``gives_up``: no
     closure runs again; all that have not ended end with RolledBackError, because the program goes
-    back. ``newest``: the checkpoint that equals the present state, if any. ``left_out`` names the
-    variables that the checkpoints do not hold, which therefore begin anew.
+    back. ``newest``: the checkpoint that equals the present state, if any.
     """
 
     def __init__(
         self,
-        manager: Manager,
-        strategy: RenewableSession,
+        manager: CheckpointManager,
+        strategy: ParameterServerStrategy,
         work: Rollback,
         iterators: IteratorsInUse,
         leave: Callable[[], None],
         *,
         gives_up: bool = False,
         newest: str | None = None,
-        left_out: Callable[[], Sequence[str]] = tuple,
     ) -> None:
         self._manager = manager
-        self._left_out = left_out
         self._has_warned = False
         self._gives_up = gives_up
         self._strategy = strategy
@@ -105,7 +87,7 @@ class Restorer:
         self._iterators = iterators
         self._leave = leave
         self._newest = newest
-        self._mark = _Mark(closures=-1, iterators=0, parts={})
+        self._moment = _Moment(closures=-1, iterators=0, parts={})
         self._lost_servers = LostServers(strategy)
         self._noticed = threading.Event()
         self._stopping = threading.Event()
@@ -195,26 +177,28 @@ class Restorer:
         self._noticed.set()
         return True
 
-    def saved_by(self, manager: Manager) -> str | None:
+    def saved_by(self, manager: CheckpointManager) -> str | None:
         """Returns the newest checkpoint of ``manager`` if no closure has ended since, else None."""
-        is_mine = self._manager is manager and self._work.mark() == self._mark.closures
+        is_mine = self._manager is manager and self._work.finished_count() == self._moment.closures
         return self._newest if is_mine else None
 
     # -- called by the checkpoint
 
-    def mark_moment(self) -> _Mark:
+    def mark_moment(self) -> _Moment:
         """Returns the moment of a save; ServerLostError while a restore is under way."""
         if self.is_restoring:
             raise ServerLostError(
                 "nothing can be saved while everything goes back to the last checkpoint, because a "
                 "parameter server was lost; save again when that is over"
             )
-        return _Mark(self._work.mark(), self._iterators.made_count(), self._work.parts())
+        return _Moment(
+            self._work.finished_count(), self._iterators.made_count(), self._work.parts()
+        )
 
-    def committed(self, mark: _Mark, path: str) -> None:
-        """Notes that the save of the moment ``mark`` is complete, at ``path``."""
-        self._work.forget(mark.closures)
-        self._newest, self._mark = path, mark
+    def committed(self, moment: _Moment, path: str) -> None:
+        """Notes that the save of the moment ``moment`` is complete, at ``path``."""
+        self._work.forget(moment.closures)
+        self._newest, self._moment = path, moment
         if not self._has_warned and (names := self._left_out()):
             self._has_warned = True
             logger.warning("%s are not in the checkpoint: %s", _named(names), _BEGIN_ANEW)
@@ -294,17 +278,24 @@ class Restorer:
                 self._manager.checkpoint.restore(
                     path, with_attached=True, keeps_rates=not self._gives_up
                 )
-                self._iterators.rewind_since(self._mark.iterators)
+                self._iterators.rewind_since(self._moment.iterators)
                 return
             except (ServerLostError, ServerRestartedError) as error:
                 if tries == _TRIES_MAX or self._stopping.is_set():
                     raise
                 logger.warning("%s: going back to %s once more", error, path)
 
+    def _left_out(self) -> list[str]:
+        """Returns the names of variables that the checkpoints do not hold, so they begin anew."""
+        if self._gives_up:
+            return []  # what makes up a fit's progress, such as metrics, is restored along with it
+        held = self._manager.checkpoint.holds()
+        return [each.name for each in self._strategy.variables if key_of(each) not in held]
+
     def _end_old_work(self, why: str) -> int:
         if self._gives_up:
             return self._work.give_up(RolledBackError(why))
-        return self._work.requeue(self._mark.parts)
+        return self._work.requeue(self._moment.parts)
 
     def _give_up(self, error: Exception) -> None:
         logger.error("parameter servers could not be restored: %s", error)

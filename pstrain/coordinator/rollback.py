@@ -11,17 +11,19 @@ from collections import OrderedDict
 from collections.abc import Mapping
 
 from pstrain.coordinator import decide, rounds
+from pstrain.coordinator import events as ev
 from pstrain.coordinator.core import KEPT_MAX, Core
-from pstrain.coordinator.waiting import Waiting
+from pstrain.coordinator.orders import Closure
+from pstrain.coordinator.waits import Waits
 from pstrain.errors import UnavailableError
 
 
 class Rollback:
     """One scheduler's part in restores. Thread-safe; only methods named ``wait_*`` block."""
 
-    def __init__(self, core: Core, waiting: Waiting) -> None:
+    def __init__(self, core: Core, waits: Waits) -> None:
         self._core = core
-        self._waiting = waiting
+        self._waits = waits
         self._rerunning: set[int] = set()
 
     def keep_ended(self) -> None:
@@ -34,17 +36,17 @@ class Rollback:
         with self._core.changed:
             self._core.kept = None
 
-    def mark(self) -> int:
-        """Returns a mark that stands for all closures that have finished so far."""
+    def finished_count(self) -> int:
+        """Returns how many closures have finished so far."""
         with self._core.changed:
             return self._core.state.finished_count
 
-    def forget(self, mark: int) -> None:
-        """Drops the kept closures that ended before ``mark``: they will not run again."""
+    def forget(self, count: int) -> None:
+        """Drops the first ``count`` closures that finished: they will not run again."""
         core = self._core
         with core.changed:
             if core.kept is not None:
-                core.kept = {number: c for number, c in core.kept.items() if number > mark}
+                core.kept = {number: c for number, c in core.kept.items() if number > count}
 
     def parts(self) -> dict[int, int]:
         """Returns, by closure not ended, how many of its parts without elements are committed."""
@@ -64,8 +66,8 @@ class Rollback:
         """Blocks until no trainer is connected and what each left behind is settled."""
         with self._core.changed:
             deadline_s = time.monotonic() + timeout_s
-            self._waiting.note_no_trainers()
-            self._waiting.until(
+            self._waits.note_no_trainers()
+            self._waits.until(
                 lambda: not self._core.state.trainers, deadline_s, "trainers to let go"
             )
 
@@ -94,7 +96,10 @@ class Rollback:
             core.closures = OrderedDict(sorted({**again, **core.closures}.items()))
             self._rerunning |= again.keys()
             ended = [
-                decide.EndedClosure(c.id, c.round, c.trainer, c.priority) for c in again.values()
+                ev.ClosureReopened(
+                    closure=c.id, round=c.round, trainer=c.trainer, priority=c.priority
+                )
+                for c in again.values()
             ]
             core.apply(decide.reopen(core.state, ended, parts))
             return len(again)
@@ -133,7 +138,7 @@ class Rollback:
         core = self._core
         with core.changed:
             core.rolling_back = False
-            self._waiting.note_joining()
+            self._waits.note_joining()
             core.apply(decide.resume(core.state))
             core.make_progress()
 
@@ -144,7 +149,7 @@ class Rollback:
                 return
             deadline_s = time.monotonic() + timeout_s
             what = "closures to run again after a restore"
-            self._waiting.until(self._has_rerun, deadline_s, what)
+            self._waits.until(self._has_rerun, deadline_s, what)
 
     def stop(self, error: Exception) -> None:
         """Ends everything for good, because the restore failed with ``error``."""
@@ -153,3 +158,9 @@ class Rollback:
     def _has_rerun(self) -> bool:
         self._rerunning &= self._core.closures.keys()
         return not self._rerunning
+
+
+def _reopened(ended: Closure) -> ev.ClosureReopened:
+    return ev.ClosureReopened(
+        closure=ended.id, round=ended.round, trainer=ended.trainer, priority=ended.priority
+    )

@@ -1,8 +1,7 @@
 """The scheduler: takes closures, has each run on a trainer, and tells the program how it ended.
 
-Its base, `TrainerInterface`, is the interface to trainers. Takes no decisions itself, and knows
-neither gRPC nor what a closure computes. Invariant: every closure that was submitted ends: with a
-value, an error, or CancelledError.
+Takes no decisions itself, and knows neither gRPC nor what a closure computes. Invariant: every
+closure that was submitted ends: with a value, an error, or CancelledError.
 """
 
 from __future__ import annotations
@@ -21,30 +20,34 @@ from pstrain.coordinator.orders import Closure
 from pstrain.coordinator.remote_value import RemoteValue
 from pstrain.coordinator.rollback import Rollback
 from pstrain.coordinator.tracing import Trace
-from pstrain.coordinator.trainer_interface import TrainerInterface
+from pstrain.coordinator.trainer_interface import RoundOrders, TrainerInterface
 from pstrain.coordinator.trainer_stats import TrainerTable, table
-from pstrain.coordinator.waiting import Waiting
+from pstrain.coordinator.waits import Waits
 from pstrain.coordinator.whereabouts import whereabouts
 from pstrain.errors import FailedPreconditionError
 
 
-class Scheduler(TrainerInterface):
+class Scheduler:
     """Schedules closures. Thread-safe; ``submit``, ``wait_idle`` and ``cancel`` block.
 
     ``ids``: ascending numbers for its closures. ``capacity``: at most so many closures wait that
-    any trainer may run, and so many for each trainer that closures are bound to. ``barrier``: its
-    part in saves; ``rollback``: its part in restores.
+    any trainer may run, and so many for each trainer that closures are bound to. ``trainers``: its
+    part towards trainers' links; ``rounds``: that towards the thread that applies rounds;
+    ``barrier``: its part in saves; ``rollback``: that in restores.
     """
 
     def __init__(
         self, core: Core, *, ids: Iterator[int], capacity: int, trainer_timeout_s: float
     ) -> None:
-        super().__init__(core, Waiting(core, trainer_timeout_s))
+        self._core = core
         self._ids = ids
         # In rounds, the queue must have room for all closures of a round, or none begins.
         self._capacity = max(capacity, core.state.trainers_expected)
-        self.barrier = Barrier(core, self.waiting)
-        self.rollback = Rollback(core, self.waiting)
+        self.waits = Waits(core, trainer_timeout_s)
+        self.trainers = TrainerInterface(core, self.waits)
+        self.rounds = RoundOrders(core)
+        self.barrier = Barrier(core, self.waits)
+        self.rollback = Rollback(core, self.waits)
 
     # -- called by the program
 
@@ -70,9 +73,9 @@ class Scheduler(TrainerInterface):
         began_s = time.monotonic() if deadline_s is not None else 0.0
         with core.changed:
             if core.state.is_idle and not core.outboxes:
-                self.waiting.note_no_trainers()
+                self.waits.note_no_trainers()
             if not self._has_room(trainer):
-                self.waiting.until(lambda: self._has_room(trainer), None, "room in the queue")
+                self.waits.until(lambda: self._has_room(trainer), None, "room in the queue")
             self._check_open()
             number = next(self._ids)
             core.next_id = number + 1
@@ -150,7 +153,7 @@ class Scheduler(TrainerInterface):
             pause_at_s = None if on_progress is None else time.monotonic() + interval_s
             with core.changed:
                 core.seal(core.next_id)
-                is_idle = self.waiting.until(
+                is_idle = self.waits.until(
                     lambda: core.state.is_idle, deadline_s, "scheduled closures to end", pause_at_s
                 )
             if on_progress is not None:
@@ -175,7 +178,7 @@ class Scheduler(TrainerInterface):
             if known is None or known.value.has_ended:
                 return
             core.cancel(closure, ev.Reason.ASKED)
-            self.waiting.until(
+            self.waits.until(
                 lambda: closure not in core.state.cancelling or known.value.has_ended,
                 deadline_s,
                 f"its trainer to say whether {known.label} can be cancelled",
@@ -225,7 +228,7 @@ class Scheduler(TrainerInterface):
             raise core.fatal.with_traceback(None)
         if not core.state.failed:
             return
-        self.waiting.until(lambda: core.state.is_quiet, deadline_s, "closures in flight to end")
+        self.waits.until(lambda: core.state.is_quiet, deadline_s, "closures in flight to end")
         core.apply(decide.report_errors(core.state))
         first, *others = core.errors
         core.errors, core.given_up = [], None

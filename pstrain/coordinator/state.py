@@ -216,10 +216,6 @@ class CoordinatorState:
                 self.exhausted_on.clear()
             case ev.ClosureReopened():
                 self._reopen(event)
-            case ev.InputsNeeded():
-                self.dependencies.add(event.closure, event.inputs)
-            case ev.PriorityGiven():
-                self.priorities[event.closure] = event.priority
             case ev.PartsRestored():
                 self.parts = {c: count for c, count in event.parts if c in self.attempts}
             case ev.WorkGivenUp():
@@ -236,14 +232,13 @@ class CoordinatorState:
 
     def _queue(self, event: ev.ClosureQueued) -> None:
         closure = event.closure
-        if event.trainer is not None:
-            self.bound[closure] = event.trainer
-        self.attempts[closure] = 0
+        self._note_options(event)
         self._count_to_round(closure)
-        if closure in self.dependencies.missing:
+        if event.inputs:
+            self.dependencies.add(closure, event.inputs)
             self._count_blocked(closure, 1)
         else:
-            self._queue_of(closure).append(closure, self.priorities.get(closure, 0))
+            self._queue_of(closure).append(closure, event.priority)
 
     def _return(self, event: ev.ClosureReturned) -> None:
         closure = event.closure
@@ -270,13 +265,18 @@ class CoordinatorState:
 
     def _reopen(self, event: ev.ClosureReopened) -> None:
         closure = event.closure
-        if event.trainer is not None:
-            self.bound[closure] = event.trainer
-        self._queue_of(closure).appendleft(closure, self.priorities.get(closure, 0))
-        self.attempts[closure] = 0
+        self._note_options(event)
+        self._queue_of(closure).appendleft(closure, event.priority)
         self.reported.add(closure)
         if event.round is not None:
             self.round.old_rounds[closure] = event.round
+
+    def _note_options(self, event: ev.ClosureQueued | ev.ClosureReopened) -> None:
+        self.attempts[event.closure] = 0
+        if event.trainer is not None:
+            self.bound[event.closure] = event.trainer
+        if event.priority:
+            self.priorities[event.closure] = event.priority
 
     def rank(self, closure: int) -> tuple[int, int]:
         """Returns the sort key of closures that may start: the least starts first."""

@@ -1,4 +1,4 @@
-"""The scheduler's interface for trainer links and for the thread that applies rounds.
+"""The scheduler's parts towards trainers' links, and towards the thread that applies rounds.
 
 Takes no decisions itself, and knows neither gRPC nor what a closure computes. Invariant: messages
 of a trainer count until it is taken for lost, and not afterwards.
@@ -13,34 +13,29 @@ from pstrain.coordinator import decide, rounds
 from pstrain.coordinator.core import Core
 from pstrain.coordinator.lost_trainers import Settlement
 from pstrain.coordinator.orders import Closure, Outbox, RoundOrder, RunResult
-from pstrain.coordinator.waiting import Waiting
+from pstrain.coordinator.waits import Waits
 from pstrain.reader_marks import Marks
 
 logger = logging.getLogger(__name__)
 
 
 class TrainerInterface:
-    """The interface of a scheduler to trainers.
+    """What one scheduler hears from its trainers' links. Thread-safe; nothing blocks."""
 
-    Thread-safe; ``next_order`` and ``wait_for_round`` block, nothing else does.
-    """
-
-    def __init__(self, core: Core, waiting: Waiting) -> None:
+    def __init__(self, core: Core, waits: Waits) -> None:
         self._core = core
-        self.waiting = waiting
+        self._waits = waits
 
-    # -- called by the trainers' links
-
-    def trainer_joined(self, trainer: int, slots: int, outbox: Outbox) -> None:
+    def joined(self, trainer: int, slots: int, outbox: Outbox) -> None:
         core = self._core
         with core.changed:
             core.outboxes.open(trainer, outbox)
-            core.apply(decide.join_trainer(core.state, trainer, slots))
+            core.apply(decide.join_trainer(trainer, slots))
             core.stats.note_idle(trainer, core.state.trainers)
             core.make_progress()
 
-    def trainer_silenced(self, trainer: int) -> bool:
-        """Takes a trainer for lost; False if it was not connected. `trainer_lost` must follow."""
+    def silence(self, trainer: int) -> bool:
+        """Takes a trainer for lost; False if it was not connected. :meth:`lost` must follow."""
         core = self._core
         with core.changed:
             if not core.outboxes.close(trainer):
@@ -53,7 +48,7 @@ class TrainerInterface:
         with self._core.changed:
             return self._core.trainer_marks.record_loss(trainer, name)
 
-    def trainer_lost(self, trainer: int, settlement: Settlement) -> None:
+    def lost(self, trainer: int, settlement: Settlement) -> None:
         """Ends what a lost trainer had decided, as ``settlement`` says; its others run again."""
         core = self._core
         with core.changed:
@@ -70,7 +65,7 @@ class TrainerInterface:
             )
             core.make_progress()
             if not core.outboxes:
-                self.waiting.note_no_trainers()
+                self._waits.note_no_trainers()
             core.changed.notify_all()
 
     def services_read(self, services: Iterable[str]) -> tuple[frozenset[str], tuple[str, ...]]:
@@ -114,14 +109,14 @@ class TrainerInterface:
         if end.met_end and (events := decide.meet_end(core.state, *run)):
             # In rounds its marks may cover rows of closures that wait to be decided.
             if not core.in_rounds:
-                core.trainer_marks.note(trainer, end.rows)
+                core.trainer_marks.note(trainer, end.marks)
             core.apply(events)
             return end.needs_settling
         core.run_times.note(closure.function_id, end.seconds)
         closure.error = _error_that_counts(closure)
         # A failed closure's marks may cover rows of prepared ones; they count with these.
         if not core.state.has_prepared(trainer):
-            core.trainer_marks.note(trainer, end.rows)
+            core.trainer_marks.note(trainer, end.marks)
         settle = decide.finish if closure.error is None else decide.fail
         core.apply(settle(core.state, *run))
         return end.needs_settling
@@ -136,7 +131,15 @@ class TrainerInterface:
                 decide.answer_cancel(core.state, closure, trainer, attempt, is_granted=is_granted)
             )
 
-    # -- rounds
+
+class RoundOrders:
+    """The rounds of one scheduler that servers have to apply, in order. Thread-safe.
+
+    ``next_order`` and ``wait_for_round`` block.
+    """
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
 
     def next_order(self) -> RoundOrder | None:
         """Blocks until a round is to be applied; returns None once the scheduler has stopped."""
@@ -148,7 +151,7 @@ class TrainerInterface:
         with core.changed:
             return core.order is order and bool(core.state.round.decided)
 
-    def round_applied(self, order: RoundOrder) -> None:
+    def applied(self, order: RoundOrder) -> None:
         """Ends a round that all servers have applied; does nothing if it was undone meanwhile."""
         core = self._core
         with core.changed:

@@ -16,17 +16,17 @@ class TrainerMarks:
     """The row marks of all trainers. Not thread-safe."""
 
     def __init__(self) -> None:
-        self._rows: dict[int, Marks] = {}
+        self._marks: dict[int, Marks] = {}
         self._services: set[str] = set()
         self._lost_names: list[str] = []
 
-    def note(self, trainer: int, rows: Sequence[dict[str, Any]]) -> None:
+    def note(self, trainer: int, marks: Sequence[dict[str, Any]]) -> None:
         """Notes marks of a trainer's readers, which count from now on; in order of its elements."""
-        note_marks(self._rows.setdefault(trainer, {}), rows)
+        note_marks(self._marks.setdefault(trainer, {}), marks)
 
     def forget(self, trainer: int) -> None:
         """Forgets a trainer whose loss is settled."""
-        self._rows.pop(trainer, None)
+        self._marks.pop(trainer, None)
 
     def record_loss(self, trainer: int, name: str) -> tuple[frozenset[str], Marks]:
         """Returns the data services that a lost trainer may have read, and its marks that count.
@@ -34,7 +34,7 @@ class TrainerMarks:
         From now on :meth:`add_services` returns ``name``, the trainer's, among the lost ones.
         """
         self._lost_names.append(name)
-        return frozenset(self._services), dict(self._rows.get(trainer, {}))
+        return frozenset(self._services), dict(self._marks.get(trainer, {}))
 
     def add_services(self, services: Iterable[str]) -> tuple[frozenset[str], tuple[str, ...]]:
         """Notes which data services a trainer reads from now on.

@@ -13,7 +13,6 @@ from typing import Any
 
 from pstrain import remote_errors, results
 from pstrain.coordinator.functions import PickledFunctions
-from pstrain.coordinator.lost_trainers import Servers
 from pstrain.coordinator.orders import (
     AskPosition,
     CancelRun,
@@ -30,6 +29,7 @@ from pstrain.coordinator.orders import (
 from pstrain.coordinator.scheduler import Scheduler
 from pstrain.coordinator.sent_functions import SentFunctions
 from pstrain.errors import InvalidArgumentError
+from pstrain.trainer.client import RemoteParameters
 from pstrain.vocabulary import CLOSURE_MAX_BYTES
 from pstrain.wire import trainer_pb2 as pb
 
@@ -48,7 +48,7 @@ class Requests:
         outbox: Outbox,
         scheduler: Scheduler,
         functions: PickledFunctions,
-        servers: Servers,
+        servers: RemoteParameters,
         *,
         trainer: int,
         session: str,
@@ -67,7 +67,7 @@ class Requests:
             request = pb.RunRequest(
                 session=self._session,
                 incarnation=self._incarnation,
-                low_water=self._scheduler.low_water(),
+                low_water=self._scheduler.trainers.low_water(),
                 is_traced=self._scheduler.is_traced,
                 dropped_function_ids=self._sent.forget(),
             )
@@ -143,14 +143,14 @@ class Requests:
             f"{size_bytes:,} bytes; at most {CLOSURE_MAX_BYTES:,} travel: write large values to "
             "files, or keep them in variables"
         )
-        self._scheduler.results(
+        self._scheduler.trainers.results(
             self._trainer, [RunResult(run.closure.id, run.attempt, None, error)]
         )
 
 
 def result_of(result: pb.ClosureResult, trainer_name: str) -> RunResult:
     """Returns how a run ended. ``trainer_name``: the name that servers know its trainer by."""
-    rows = tuple(json.loads(result.rows_json)) if result.rows_json else ()
+    marks = tuple(json.loads(result.rows_json)) if result.rows_json else ()
     value: Any = None
     error: Exception | None = None
     part: RoundPart | None = None
@@ -159,14 +159,14 @@ def result_of(result: pb.ClosureResult, trainer_name: str) -> RunResult:
     elif not result.was_dropped:
         value = results.decode(result.value)
     if result.is_prepared:
-        part = RoundPart(trainer_name, tuple(result.servers), result.has_gradient, rows)
+        part = RoundPart(trainer_name, tuple(result.servers), result.has_gradient, marks)
     return RunResult(
         result.id,
         result.attempt,
         value,
         error,
         needs_settling=result.needs_settling,
-        rows=rows,
+        marks=marks,
         part=part,
         was_dropped=result.was_dropped,
         seconds=result.seconds,

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Generator, Iterator
-from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pstrain.coordinator.client import ClusterCoordinator
 from pstrain.coordinator.lost_trainers import LostRunNotes
 from pstrain.coordinator.per_worker import PerWorkerDataset, PerWorkerIterator
 from pstrain.coordinator.remote_value import RemoteValue
+from pstrain.coordinator.server_recovery import ServerRecovery
 from pstrain.errors import CancelledError, DeadlineExceededError
 from pstrain.execution.calls import Calls, DealtCalls, SharedCalls
 from pstrain.execution.data import can_be_dealt, is_dealt
@@ -22,9 +22,6 @@ from pstrain.execution.dealing import DealtDataset, DealtPass, in_order
 from pstrain.execution.executor import NotingFunction, Report, StepFunction, never, share_of
 from pstrain.execution.in_flight import InFlightCalls
 from pstrain.input_sharding import AutoShardPolicy, DistributedDataset
-
-if TYPE_CHECKING:
-    from pstrain.checkpoints.manager import CheckpointManager
 
 logger = logging.getLogger(__name__)
 
@@ -52,20 +49,8 @@ class ClusterExecutor:
         return [self._report_of(value) for value in self._in_flight.unreturned()]
 
     @property
-    def checkpoint(self) -> CheckpointManager | None:
-        return self._coordinator.checkpoint
-
-    def rolling_back(self, manager: CheckpointManager) -> AbstractContextManager[None]:
-        return self._coordinator.recovery.rolling_back(manager)
-
-    def wait_rolled_back(self, error: Exception) -> bool:
-        return self._coordinator.recovery.wait_rolled_back(error)
-
-    def check_intact(self) -> None:
-        self._coordinator.recovery.check_intact()
-
-    def end_restoring(self, is_behind: Callable[[], bool]) -> bool:
-        return self._coordinator.recovery.end_restoring(is_behind)
+    def recovery(self) -> ServerRecovery:
+        return self._coordinator.recovery
 
     def give_up(self) -> None:
         try:

@@ -11,9 +11,10 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from pstrain.coordinator.per_worker import PerWorkerIterator, Trainers
+from pstrain.coordinator.remote_value import RemoteValue
 from pstrain.element_ranges import Bookmark, RangeSource
 from pstrain.errors import InvalidArgumentError
 from pstrain.execution.bookmarks import Bookmarks
@@ -27,14 +28,6 @@ class Range(NamedTuple):
 
     start: int
     length: int
-
-
-class Outcome(Protocol):
-    """What this module needs of the value of the closure that a range was dealt to."""
-
-    @property
-    def has_value(self) -> bool:
-        """True if the closure has ended with a value."""
 
 
 class DealtDataset:
@@ -87,7 +80,7 @@ class DealtPass:
             self._scheduled[dealt] = None
             return dealt
 
-    def note_scheduled(self, dealt: Range, outcome: Outcome) -> None:
+    def note_scheduled(self, dealt: Range, outcome: RemoteValue) -> None:
         """Notes the closure's value that tells whether a range is done."""
         with self._lock:
             self._scheduled[dealt] = outcome
@@ -167,7 +160,7 @@ class DealtPass:
             )
             self._next = first
             self._again = deque(Range(*each) for each in again)
-            self._scheduled: dict[Range, Outcome | None] = {}
+            self._scheduled: dict[Range, RemoteValue | None] = {}
             self._bookmarks = Bookmarks(Bookmark(*each) for each in bookmarks)
 
     def _starts(self, undone: Iterable[Range]) -> list[int]:
@@ -195,5 +188,5 @@ def in_order(ended: Iterable[tuple[Range, Any]]) -> Iterator[Any]:
             yield of_it
 
 
-def _is_done(outcome: Outcome | None) -> bool:
+def _is_done(outcome: RemoteValue | None) -> bool:
     return outcome is not None and outcome.has_value

@@ -10,9 +10,11 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator
-from typing import Any, Protocol
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Protocol
 
-from pstrain.execution.resumption import Restorable
+if TYPE_CHECKING:
+    from pstrain.checkpoints.manager import CheckpointManager
 
 Report = dict[str, Any]
 """The result of one call of a function: at least ``steps`` (taken) and ``ended`` (no data left)."""
@@ -58,13 +60,42 @@ def never() -> bool:
     return False
 
 
-class Executor(Restorable, Protocol):
+class TrainedValues(Protocol):
+    """The values that functions train, which may be lost with a parameter server and restored."""
+
+    @property
+    def checkpoint(self) -> CheckpointManager | None:
+        """The CheckpointManager that the program gave to its coordinator, if any."""
+
+    def rolling_back(self, manager: CheckpointManager) -> AbstractContextManager[None]:
+        """Opens a scope in which a lost server takes everything back to the newest checkpoint."""
+
+    def wait_rolled_back(self, error: Exception) -> bool:
+        """Waits for the restore if a lost server caused ``error``; True if all is restored."""
+
+    def check_intact(self) -> None:
+        """Raises if trained values are lost."""
+
+    def end_restoring(self, is_behind: Callable[[], bool]) -> bool:
+        """Ends restoring for good; False if one is under way, or was done (``is_behind``)."""
+
+
+class Executor(Protocol):
     """Runs functions over data, here or on trainers.
 
     ``is_at_end``: whether the last run met the end of its data, with no reader having any left.
+    ``resumes``: whether a restarted program may take values back to a checkpoint by itself.
     """
 
     is_at_end: bool
+    resumes: bool
+
+    @property
+    def recovery(self) -> TrainedValues:
+        """The values that its functions train, and what is done about their loss."""
+
+    def give_up(self) -> None:
+        """Makes a run that was broken off change no more values. Blocks, bounded."""
 
     def dataset(self, data: Any, first_epoch: int = 0) -> Any:
         """Returns a handle whose ``iter`` gives the next epoch each time, from ``first_epoch`` on.

@@ -124,6 +124,23 @@ class _Taken:
         return self._elements[self._at - 1]
 
 
+class _OwnValues:
+    """Values in this process, or restored by the worker itself: no loss takes them back."""
+
+    checkpoint = None
+
+    def rolling_back(self, manager: CheckpointManager) -> AbstractContextManager[None]:  # noqa: ARG002
+        return nullcontext()
+
+    def wait_rolled_back(self, error: Exception) -> bool:  # noqa: ARG002
+        return False
+
+    def check_intact(self) -> None: ...
+
+    def end_restoring(self, is_behind: Callable[[], bool]) -> bool:
+        return not is_behind()
+
+
 class LocalExecutor:
     """Runs everything in this process. ``is_alone``: no other process trains the same values.
 
@@ -133,6 +150,7 @@ class LocalExecutor:
 
     def __init__(self, *, is_alone: bool = True, worker: Worker | None = None) -> None:
         self.resumes, self.is_at_end = is_alone, False
+        self.recovery = _OwnValues()
         self._worker = worker
 
     def dataset(self, data: Any, first_epoch: int = 0) -> _Epochs:
@@ -203,20 +221,5 @@ class LocalExecutor:
 
     def unreported(self) -> list[Report]:
         return []
-
-    @property
-    def checkpoint(self) -> None:
-        return None
-
-    def rolling_back(self, manager: CheckpointManager) -> AbstractContextManager[None]:  # noqa: ARG002
-        return nullcontext()
-
-    def wait_rolled_back(self, error: Exception) -> bool:  # noqa: ARG002
-        return False
-
-    def check_intact(self) -> None: ...
-
-    def end_restoring(self, is_behind: Callable[[], bool]) -> bool:
-        return not is_behind()
 
     def give_up(self) -> None: ...

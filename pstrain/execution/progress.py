@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -23,11 +23,10 @@ from dataservice.runtime.identity import new_id
 from pstrain import results
 from pstrain.callbacks.base import CallbackList, Logs
 from pstrain.errors import RolledBackError, UnimplementedError
+from pstrain.execution.executor import Executor, Report
 from pstrain.metrics.tally import of_each_row
 
 logger = logging.getLogger(__name__)
-
-Report = dict[str, Any]
 
 _PROGRAM = new_id("program")
 
@@ -116,13 +115,6 @@ class Totals:
             logger.warning("the metrics are not those that were saved, so they count from zero")
 
 
-class Runner(Protocol):
-    """What this module needs of the executor that runs the steps."""
-
-    def unreported(self) -> list[Report]:
-        """Returns reports of calls that have ended and were not yielded yet."""
-
-
 class Progress:
     """The progress of one ``fit``: its loop reads and advances it, checkpoints save and restore it.
 
@@ -132,7 +124,7 @@ class Progress:
 
     def __init__(
         self,
-        runner: Runner,
+        executor: Executor,
         dataset: Any,
         metrics: Iterable[Any],
         hooks: CallbackList,
@@ -140,7 +132,7 @@ class Progress:
         epochs: int,
         initial_epoch: int,
     ) -> None:
-        self._runner = runner
+        self._executor = executor
         self._dataset = dataset
         self._metrics = of_each_row(metrics)
         self._hooks = hooks
@@ -206,7 +198,7 @@ class Progress:
         history = History([*self.history.epoch], before)
         if self._ended is not None:
             history.add(*self._ended)
-        reports = [report for report in self._runner.unreported() if report["steps"]]
+        reports = [report for report in self._executor.unreported() if report["steps"]]
         totals = self.totals.to_json(reports)
         return {
             "program": _PROGRAM,

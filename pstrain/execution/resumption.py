@@ -11,13 +11,13 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from pstrain.callbacks.checkpoint import Checkpoint
 from pstrain.checkpoints import manifest
 from pstrain.checkpoints.saving import end_save
 from pstrain.errors import DataServiceError, RolledBackError
+from pstrain.execution.executor import Executor, TrainedValues
 from pstrain.execution.progress import Progress, is_of_this_program, is_unfinished
 
 if TYPE_CHECKING:
@@ -29,39 +29,13 @@ NAME: Final = "fit"
 """The name of a fit's progress among the objects of a checkpoint."""
 
 
-class Restorable(Protocol):
-    """What this module needs of the executor: values that may be lost and restored."""
-
-    resumes: bool
-    """Whether a restarted program may take values back to a checkpoint by itself."""
-
-    @property
-    def checkpoint(self) -> CheckpointManager | None:
-        """The CheckpointManager that the program gave to its coordinator, if any."""
-
-    def rolling_back(self, manager: CheckpointManager) -> AbstractContextManager[None]:
-        """Opens a scope in which a lost server takes everything back to the newest checkpoint."""
-
-    def wait_rolled_back(self, error: Exception) -> bool:
-        """Waits for the restore if a lost server caused ``error``; True if all is restored."""
-
-    def check_intact(self) -> None:
-        """Raises if trained values are lost."""
-
-    def end_restoring(self, is_behind: Callable[[], bool]) -> bool:
-        """Ends restoring for good; False if one is under way, or was done (``is_behind``)."""
-
-    def give_up(self) -> None:
-        """Makes a run that was broken off change no more values. Blocks, bounded."""
-
-
 class Recovery:
     """The recovery of one fit. ``managers`` all save it; losses are restored from the first."""
 
     def __init__(
-        self, executor: Restorable, progress: Progress, managers: Sequence[CheckpointManager]
+        self, values: TrainedValues, progress: Progress, managers: Sequence[CheckpointManager]
     ) -> None:
-        self._executor = executor
+        self._values = values
         self._progress = progress
         self._managers = managers
 
@@ -73,9 +47,9 @@ class Recovery:
                 for manager in self._managers:
                     manager.wait()
                 if self._managers:
-                    self._executor.check_intact()
+                    self._values.check_intact()
                 # Once retired, the loss of a server is a loss after training.
-                if not self._managers or self._executor.end_restoring(
+                if not self._managers or self._values.end_restoring(
                     lambda: self._progress.is_behind
                 ):
                     return
@@ -90,17 +64,17 @@ class Recovery:
     def _went_back(self, error: Exception) -> bool:
         if not self._managers:
             return False
-        if not self._progress.is_behind and self._executor.wait_rolled_back(error):
+        if not self._progress.is_behind and self._values.wait_rolled_back(error):
             return True
         # A request that was under way during the restore fails only because its session is over.
-        return self._progress.is_behind and self._executor.wait_rolled_back(
+        return self._progress.is_behind and self._values.wait_rolled_back(
             RolledBackError(str(error))
         )
 
 
 @contextlib.contextmanager
 def recovery(
-    executor: Restorable, progress: Progress, callbacks: Sequence[Any], initial_epoch: int
+    executor: Executor, progress: Progress, callbacks: Sequence[Any], initial_epoch: int
 ) -> Iterator[Recovery]:
     """Opens a recovery by the ``Checkpoint`` callbacks, or else by the coordinator's checkpoints.
 
@@ -108,12 +82,13 @@ def recovery(
     """
     saving = [callback for callback in callbacks if isinstance(callback, Checkpoint)]
     managers = [callback.manager for callback in saving]
-    if not managers and executor.checkpoint is not None:
-        managers = [executor.checkpoint]
+    values = executor.recovery
+    if not managers and values.checkpoint is not None:
+        managers = [values.checkpoint]
     with contextlib.ExitStack() as scopes:
         restored = [scopes.enter_context(_attached(manager, progress)) for manager in managers]
         if managers:
-            scopes.enter_context(executor.rolling_back(managers[0]))
+            scopes.enter_context(values.rolling_back(managers[0]))
         if not saving:
             if restored and is_unfinished(restored[0], initial_epoch):
                 progress.load_state_dict(restored[0])
@@ -122,7 +97,7 @@ def recovery(
         if progress.is_behind:
             progress.go_back()
         try:
-            yield Recovery(executor, progress, managers)
+            yield Recovery(values, progress, managers)
         except BaseException:
             executor.give_up()
             raise

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from pstrain.errors import InvalidArgumentError
-from pstrain.paramserver.headers import CHANGES, Header, check_header
-from pstrain.paramserver.messages import Array, Part, Received, body_arrays
+from pstrain.paramserver.headers import CHANGES, check_header
+from pstrain.paramserver.messages import Array, BodyPart, Header, Received, body_arrays
 from pstrain.paramserver.shard import Shard
 from pstrain.paramserver.steps import Change, ShardUpdate
 from pstrain.paramserver.store import Store
@@ -56,7 +56,7 @@ def check_staged(store: Store, headers: Sequence[Header]) -> None:
             )
 
 
-def _read(store: Store, header: Header) -> tuple[list[Part], Bind]:
+def _read(store: Store, header: Header) -> tuple[list[BodyPart], Bind]:
     """Returns the parts that a change has in the body, and the function that makes it from them."""
     kind = str(header.get("kind"))
     read = _READERS.get(kind)
@@ -66,7 +66,7 @@ def _read(store: Store, header: Header) -> tuple[list[Part], Bind]:
     return read(store, header)
 
 
-def _read_push(store: Store, header: Header) -> tuple[list[Part], Bind]:
+def _read_push(store: Store, header: Header) -> tuple[list[BodyPart], Bind]:
     """Reads items [variable, shard, number of ids or WHOLE].
 
     The body has the ids, unless WHOLE, and the gradient of each item.
@@ -74,7 +74,7 @@ def _read_push(store: Store, header: Header) -> tuple[list[Part], Bind]:
     values, ids = named_in(header)
     dtype = narrowed(values).get(FLOAT32, FLOAT32)
     shards = store.shards_of(header["items"])
-    parts: list[Part] = []
+    parts: list[BodyPart] = []
     for shard, (_, _, count) in zip(shards, header["items"], strict=True):
         if count != WHOLE:
             parts.append((ids, (count,)))
@@ -98,7 +98,7 @@ def _push(store: Store, header: Header, shards: list[Shard], arrays: list[Array]
     )
 
 
-def _read_assign(store: Store, header: Header) -> tuple[list[Part], Bind]:
+def _read_assign(store: Store, header: Header) -> tuple[list[BodyPart], Bind]:
     shard, op, start = _shard(store, header), header["op"], header["start"]
 
     def bind(arrays: list[Array]) -> Change:
@@ -108,7 +108,7 @@ def _read_assign(store: Store, header: Header) -> tuple[list[Part], Bind]:
     return [(shard.spec.dtype, (header["count"], shard.width))], bind
 
 
-def _read_scatter(store: Store, header: Header) -> tuple[list[Part], Bind]:
+def _read_scatter(store: Store, header: Header) -> tuple[list[BodyPart], Bind]:
     shard, op, count = _shard(store, header), header["op"], header["count"]
 
     def bind(arrays: list[Array]) -> Change:
@@ -122,7 +122,7 @@ def _shard(store: Store, header: Header) -> Shard:
     return store.shard(*header["shard"])
 
 
-_READERS: dict[str, Callable[[Store, Header], tuple[list[Part], Bind]]] = {
+_READERS: dict[str, Callable[[Store, Header], tuple[list[BodyPart], Bind]]] = {
     "push": _read_push,
     "assign": _read_assign,
     "scatter": _read_scatter,

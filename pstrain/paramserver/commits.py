@@ -158,7 +158,7 @@ class Commits(Generic[Payload]):
         older marks of that reader.
         """
         known = self._live(trainer)
-        if not self._claim(key):
+        if not self._mark_applied(key):
             return False
         for entry in entries:
             known.note(entry)
@@ -260,10 +260,10 @@ class Commits(Generic[Payload]):
 
     def _take(self, known: _Trainer[Payload], key: PartKey) -> Payload | None:
         found = known.held.pop(key, None)
-        return found[1] if found is not None and self._claim(key) else None
+        return found[1] if found is not None and self._mark_applied(key) else None
 
-    def _claim(self, key: PartKey) -> bool:
-        return self._ledger.claim(key.closure, key.attempt * _PARTS_MAX + key.part)
+    def _mark_applied(self, key: PartKey) -> bool:
+        return self._ledger.add(key.closure, key.attempt * _PARTS_MAX + key.part)
 
     def _is_applied(self, key: PartKey) -> bool:
         return self._ledger.has(key.closure, key.attempt * _PARTS_MAX + key.part)

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from pstrain.errors import InvalidArgumentError
+from pstrain.paramserver.messages import Header
 from pstrain.paramserver.shapes import (
     INTEGER_MAX,
     Fault,
@@ -29,8 +30,6 @@ from pstrain.paramserver.shapes import (
 )
 from pstrain.paramserver.transport import BFLOAT16, FLOAT32, INT32, INT64
 from pstrain.vocabulary import VARIABLE_DTYPES
-
-Header = dict[str, Any]
 
 _SHOWN_MAX: Final = 200
 _WHOLE: Final = -1

@@ -13,12 +13,11 @@ from collections.abc import Callable, Mapping
 from itertools import chain
 from typing import Final
 
-from pstrain.paramserver.calls import Call, Reply
-from pstrain.paramserver.messages import LateBody, Part, body_arrays, claim_parts
+from pstrain.paramserver.messages import BodyPart, Call, LateBody, Message, body_arrays, claim_parts
 from pstrain.paramserver.store import Store
 
 
-def _claim(store: Store, call: Call) -> Reply:
+def _claim(store: Store, call: Call) -> Message:
     """Looks up, and claims, the rows of keys for items [variable, shard, number of keys].
 
     The body has, for each item, the keys, the first rows of their buckets, the rows after the last,
@@ -31,13 +30,13 @@ def _claim(store: Store, call: Call) -> Reply:
     return {}, LateBody.of(rows)
 
 
-def _count_keys(store: Store, call: Call) -> Reply:
+def _count_keys(store: Store, call: Call) -> Message:
     shards = [store.shard(*key) for key in call.header["shards"]]
     counts = {"used": sum(shard.count_keys() for shard in shards)}
     return {**counts, "refused": sum(shard.refused for shard in shards)}, None
 
 
-def _count_idle(store: Store, call: Call) -> Reply:
+def _count_idle(store: Store, call: Call) -> Message:
     """Counts keys by idle periods, for items [variable, shard, first row, row after the last].
 
     The reply has the present period of each item, and the length of its counts in the body.
@@ -48,7 +47,7 @@ def _count_idle(store: Store, call: Call) -> Reply:
     return {"periods": periods, "lengths": [len(each) for each in counts]}, LateBody.of(counts)
 
 
-def _idle_keys(store: Store, call: Call) -> Reply:
+def _idle_keys(store: Store, call: Call) -> Message:
     """Lists idle keys for items [variable, shard, first row, row after the last, periods, ties].
 
     The reply has the rows of each item, followed by their keys: see ``ShardKeys.idle_rows``.
@@ -60,7 +59,7 @@ def _idle_keys(store: Store, call: Call) -> Reply:
     return {"counts": counts}, LateBody.of(list(chain.from_iterable(found)))
 
 
-def _reset_rows(store: Store, call: Call) -> Reply:
+def _reset_rows(store: Store, call: Call) -> Message:
     """Resets rows, for items [variable, shard, number of rows, number of the reset].
 
     See ``Shard.reset_rows`` for the number of a reset.
@@ -74,14 +73,14 @@ def _reset_rows(store: Store, call: Call) -> Reply:
     return {}, None
 
 
-def _remove_keys(store: Store, call: Call) -> Reply:
+def _remove_keys(store: Store, call: Call) -> Message:
     """Removes keys, for items [variable, shard, number of keys, number of bounds, new period].
 
     The body has, for each item, the rows, their keys, and the bounds of the buckets: see
     ``ShardKeys.remove_keys``.
     """
     items = [(store.shard(v, i), rest) for v, i, *rest in call.header["items"]]
-    parts: list[Part] = [
+    parts: list[BodyPart] = [
         ("int64", (size,)) for _, (count, bounds, _) in items for size in (count, count, bounds)
     ]
     given = iter(body_arrays(call.body, parts))
@@ -94,7 +93,7 @@ def _remove_keys(store: Store, call: Call) -> Reply:
     return {}, None
 
 
-HANDLERS: Final[Mapping[str, Callable[[Store, Call], Reply]]] = {
+HANDLERS: Final[Mapping[str, Callable[[Store, Call], Message]]] = {
     "claim": _claim,
     "count_keys": _count_keys,
     "count_idle": _count_idle,

@@ -1,7 +1,7 @@
 """The record of which changes of which closures a parameter server has applied.
 
-Pure: no clock, no lock, no network. Invariant: ``claim`` returns True at most once for a pair
-(closure, sequence), whatever the order of claims, marks and restores.
+Pure: no clock, no lock, no network. Invariant: ``add`` returns True at most once for a pair
+(closure, sequence), whatever the order of additions, marks and restores.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Ledger:
         self._blocks: dict[tuple[int, int], int] = {}
         self._low_water = 0
 
-    def claim(self, closure: int, sequence: int) -> bool:
+    def add(self, closure: int, sequence: int) -> bool:
         """Returns True if the change must be applied now, False if it was applied or is late."""
         if closure < self._low_water:
             return False
@@ -39,7 +39,7 @@ class Ledger:
         return True
 
     def has(self, closure: int, sequence: int) -> bool:
-        """True if :meth:`claim` would return False."""
+        """True if :meth:`add` would return False."""
         row, column = closure % _CLOSURES, sequence % _SEQUENCES
         seen = self._blocks.get((closure // _CLOSURES, sequence // _SEQUENCES), 0)
         return closure < self._low_water or bool(seen & 1 << (row * _SEQUENCES + column))

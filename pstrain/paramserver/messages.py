@@ -30,8 +30,9 @@ LARGE_BYTES: Final = 1 << 20
 
 _ALIGNMENT = 64
 
+Header = dict[str, Any]
 Array = NDArray[Any]
-Part = tuple["str | np.dtype[Any]", tuple[int, ...]]
+BodyPart = tuple["str | np.dtype[Any]", tuple[int, ...]]
 Fill = Callable[[int, int, int, Array], None]
 Place = tuple[tuple[int, ...], "np.dtype[Any]", int]
 """The shape and dtype of an array in a body, and its first byte."""
@@ -58,12 +59,12 @@ def _encoder() -> Callable[[Any, int], Sequence[str]]:
 _ENCODE = _encoder()
 
 
-def encode_header(header: dict[str, Any]) -> bytes:
+def encode_header(header: Header) -> bytes:
     """Encodes a header as bytes."""
     return "".join(_ENCODE(header, 0)).encode()
 
 
-def decode_header(data: bytes) -> dict[str, Any]:
+def decode_header(data: bytes) -> Header:
     """Returns the header in ``data``; raises DataLossError if there is none."""
     try:
         text = data.decode()
@@ -80,24 +81,24 @@ def encode_error(error: Exception) -> bytes:
     return encode_header(refusal(error))
 
 
-def refusal(error: Exception) -> dict[str, Any]:
+def refusal(error: Exception) -> Header:
     """Returns the header of a reply, or of one part of a reply, that reports ``error``."""
     return {"error": error_to_dict(error)}
 
 
-def decode_reply(data: bytes) -> dict[str, Any]:
+def decode_reply(data: bytes) -> Header:
     """Returns the header of a reply; raises the error that the server reported, if any."""
     return checked(decode_header(data))
 
 
-def checked(header: dict[str, Any]) -> dict[str, Any]:
+def checked(header: Header) -> Header:
     """Returns a decoded header, or one part of it; raises the error that it reports, if any."""
     if "error" in header:
         raise error_from_dict(header["error"])
     return header
 
 
-def new_body(parts: Sequence[Part]) -> tuple[pa.Buffer | None, list[Array]]:
+def new_body(parts: Sequence[BodyPart]) -> tuple[pa.Buffer | None, list[Array]]:
     """Allocates a body for arrays of these (dtype, shape); the caller fills the returned arrays."""
     if not parts:
         return None, []
@@ -115,7 +116,7 @@ class LateBody:
     """
 
     def __init__(
-        self, parts: Sequence[Part], fill: Fill, arrays: Sequence[Array | None] | None = None
+        self, parts: Sequence[BodyPart], fill: Fill, arrays: Sequence[Array | None] | None = None
     ) -> None:
         self.parts = list(parts)
         self.fill = fill
@@ -220,12 +221,23 @@ Body: TypeAlias = "pa.Buffer | LateBody | None"
 Received: TypeAlias = "pa.Buffer | SplitBody | None"
 
 
-def is_large(part: Part) -> bool:
+Message: TypeAlias = "tuple[Header, Body]"
+"""A request or a reply to send."""
+
+
+class Call(NamedTuple):
+    """A request as it arrived, with its header decoded."""
+
+    header: Header
+    body: Received
+
+
+def is_large(part: BodyPart) -> bool:
     """True if the array travels separately, over connections that send large arrays so."""
     return part_bytes(part) >= LARGE_BYTES
 
 
-def part_bytes(part: Part) -> int:
+def part_bytes(part: BodyPart) -> int:
     """Returns the bytes of an array."""
     return int(_dtype(part[0]).itemsize) * math.prod(part[1])
 
@@ -233,7 +245,7 @@ def part_bytes(part: Part) -> int:
 _dtype: Callable[[str | np.dtype[Any]], np.dtype[Any]] = functools.lru_cache(maxsize=64)(np.dtype)
 
 
-def body_arrays(body: Received, parts: Sequence[Part]) -> list[Array]:
+def body_arrays(body: Received, parts: Sequence[BodyPart]) -> list[Array]:
     """Returns the arrays in a received body; an aligned body is not copied and must stay alive.
 
     Raises DataLossError if the size of the body is not what the parts need.
@@ -251,12 +263,12 @@ def body_arrays(body: Received, parts: Sequence[Part]) -> list[Array]:
     return [next(alone if is_large(part) else others) for part in parts]
 
 
-def claim_parts(keys: int) -> list[Part]:
+def claim_parts(keys: int) -> list[BodyPart]:
     """Returns the parts in the body of a claim of so many keys: see ``Shard.claim``."""
     return [*[("int64", (keys,))] * 3, ("uint8", (keys,))]
 
 
-def split_body(body: Received, parts: Sequence[Part]) -> tuple[Received, Received]:
+def split_body(body: Received, parts: Sequence[BodyPart]) -> tuple[Received, Received]:
     """Splits a received body into its first arrays, which are ``parts``, and all that follow.
 
     Raises DataLossError if the body is too short for ``parts``.
@@ -273,7 +285,7 @@ def split_body(body: Received, parts: Sequence[Part]) -> tuple[Received, Receive
 
 
 def _split_buffer(
-    body: pa.Buffer | None, parts: Sequence[Part]
+    body: pa.Buffer | None, parts: Sequence[BodyPart]
 ) -> tuple[pa.Buffer | None, pa.Buffer | None]:
     if body is None or not parts:
         return None, body
@@ -284,7 +296,7 @@ def _split_buffer(
     return body.slice(0, size), body.slice(rest)
 
 
-def _arrays_of(body: pa.Buffer | None, parts: Sequence[Part]) -> list[Array]:
+def _arrays_of(body: pa.Buffer | None, parts: Sequence[BodyPart]) -> list[Array]:
     if not parts:
         return []
     places, size = _layout(parts)
@@ -295,7 +307,7 @@ def _arrays_of(body: pa.Buffer | None, parts: Sequence[Part]) -> list[Array]:
     return _views(memoryview(aligned(body)).toreadonly(), places)
 
 
-def _layout(parts: Sequence[Part]) -> tuple[list[Place], int]:
+def _layout(parts: Sequence[BodyPart]) -> tuple[list[Place], int]:
     places, end = [], 0
     for dtype, shape in parts:
         kind = _dtype(dtype)

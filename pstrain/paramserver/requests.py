@@ -12,17 +12,19 @@ from collections.abc import Callable, Sequence
 
 from pstrain.errors import DataServiceError, InvalidArgumentError
 from pstrain.paramserver import key_requests
-from pstrain.paramserver.calls import Call, Reply
 from pstrain.paramserver.changes import WHOLE, check_staged, read_changes
 from pstrain.paramserver.checkpoint import write
 from pstrain.paramserver.commits import Entry, PartKey
-from pstrain.paramserver.headers import REQUESTS, Header, check_header
+from pstrain.paramserver.headers import REQUESTS, check_header
 from pstrain.paramserver.increments import Base
 from pstrain.paramserver.loading import can_stage, read_into, stage, verify
 from pstrain.paramserver.messages import (
     Array,
+    BodyPart,
+    Call,
+    Header,
     LateBody,
-    Part,
+    Message,
     body_arrays,
     new_body,
     refusal,
@@ -36,7 +38,7 @@ from pstrain.paramserver.transport import all_widest, named_in, narrowed
 from pstrain.vocabulary import OptimizerSpec, spec_from_json
 
 
-def answer(store: Store, call: Call) -> Reply:
+def answer(store: Store, call: Call) -> Message:
     """Returns the reply to a request; raises a DataServiceError if it cannot be done."""
     kind = str(call.header.get("kind"))
     handler = _HANDLERS.get(kind)
@@ -48,7 +50,7 @@ def answer(store: Store, call: Call) -> Reply:
     return handler(store, call)
 
 
-def _create(store: Store, call: Call) -> Reply:
+def _create(store: Store, call: Call) -> Message:
     """Does some of the work; the client repeats the request until no rows are left.
 
     If ``has_values`` is set, the body has the values of each of ``shards``, all made at once.
@@ -73,14 +75,14 @@ def _create(store: Store, call: Call) -> Reply:
     return {"left": 0}, None
 
 
-def _make_slots(store: Store, call: Call) -> Reply:
+def _make_slots(store: Store, call: Call) -> Message:
     """Does some of the work; the client repeats the request until no rows are left."""
     shards = store.shards_of(call.header["shards"])
     optimizer = OptimizerSpec.from_text(call.header["optimizer"])
     return {"left": store.make_slots(shards, optimizer)}, None
 
 
-def _pull(store: Store, call: Call) -> Reply:
+def _pull(store: Store, call: Call) -> Message:
     """Reads items [variable, shard, number of ids or WHOLE, known version].
 
     The reply leaves out whole shards whose version the client knows.
@@ -92,7 +94,7 @@ def _pull(store: Store, call: Call) -> Reply:
     ids = iter(all_widest(body_arrays(call.body, _ids_of(call.header)), dtypes))
     # Each version is read once, before the rows: the rows sent are at least as new as it says.
     versions = [shard.version for shard in shards]
-    parts: list[Part] = []
+    parts: list[BodyPart] = []
     wanted: list[tuple[Shard, Array | None]] = []
     for shard, (_, _, count, known), version in zip(shards, items, versions, strict=True):
         if count != WHOLE:
@@ -122,13 +124,13 @@ def _fill(
         shard.gather_checked(ids[start:stop], target)
 
 
-def _ids_of(pull: Header) -> list[Part]:
+def _ids_of(pull: Header) -> list[BodyPart]:
     """Returns the parts in the body of a pull."""
     _, dtype = named_in(pull)
     return [(dtype, (count,)) for _, _, count, _ in pull["items"] if count != WHOLE]
 
 
-def _both(store: Store, call: Call) -> Reply:
+def _both(store: Store, call: Call) -> Message:
     """Decides or commits a part (``first``), and then pulls (``then``).
 
     The body has the arrays of ``then``, followed by those of ``first``. Each of the two succeeds or
@@ -147,14 +149,14 @@ def _both(store: Store, call: Call) -> Reply:
     return {"first": done, "then": read}, body
 
 
-def _or_refused(handler: Callable[[Store, Call], Reply], store: Store, call: Call) -> Reply:
+def _or_refused(handler: Callable[[Store, Call], Message], store: Store, call: Call) -> Message:
     try:
         return handler(store, call)
     except DataServiceError as error:
         return refusal(error), None
 
 
-def _read(store: Store, call: Call) -> Reply:
+def _read(store: Store, call: Call) -> Message:
     shard = _shard(store, call)
     start, stop = call.header["rows"]
     if not shard.row_start <= start <= stop <= shard.row_stop:
@@ -165,13 +167,13 @@ def _read(store: Store, call: Call) -> Reply:
     return {}, reply
 
 
-def _change(store: Store, call: Call) -> Reply:
+def _change(store: Store, call: Call) -> Message:
     """Applies a change outside closures at once. Not idempotent: a repeat is applied again."""
     store.apply(read_changes(store, [call.header], call.body))
     return {}, None
 
 
-def _change_all(store: Store, call: Call) -> Reply:
+def _change_all(store: Store, call: Call) -> Message:
     """Applies several changes as :func:`_change` does one; all are checked before the first."""
     store.apply(read_changes(store, call.header["changes"], call.body))
     return {}, None
@@ -182,19 +184,19 @@ def _read_staged(store: Store, call: Call) -> list[Change]:
     return read_changes(store, call.header["changes"], call.body)
 
 
-def _prepare(store: Store, call: Call) -> Reply:
+def _prepare(store: Store, call: Call) -> Message:
     changes = _read_staged(store, call)
     store.prepare(*_part(store, call), changes, call.header.get("try", 0))
     return {}, None
 
 
-def _check(store: Store, call: Call) -> Reply:
+def _check(store: Store, call: Call) -> Message:
     """Checks the changes as ``prepare`` does, but holds nothing."""
     _read_staged(store, call)
     return {}, None
 
 
-def _decide(store: Store, call: Call) -> Reply:
+def _decide(store: Store, call: Call) -> Message:
     """Decides a part; ``entries`` has the Entry fields of each closure that it decides."""
     changes = _read_staged(store, call)
     entries = [Entry(*entry) for entry in call.header["entries"]]
@@ -202,35 +204,34 @@ def _decide(store: Store, call: Call) -> Reply:
     return {"applied": new}, None
 
 
-def _commit(store: Store, call: Call) -> Reply:
+def _commit(store: Store, call: Call) -> Message:
     store.commit(*_part(store, call))
     return {}, None
 
 
-def _abort(store: Store, call: Call) -> Reply:
+def _abort(store: Store, call: Call) -> Message:
     store.abort(*_part(store, call), call.header.get("try", 0))
     return {}, None
 
 
-def _apply_round(store: Store, call: Call) -> Reply:
+def _apply_round(store: Store, call: Call) -> Message:
     """Applies a round; ``parts`` has [trainer, key] of each of its closures, in order."""
     parts = [(trainer, PartKey(*key)) for trainer, key in call.header["parts"]]
     store.apply_round(parts, call.header["gradients"])
     return {}, None
 
 
-def _fence(store: Store, call: Call) -> Reply:
-    report = store.fence(call.header["trainer"])
-    return {"decided": report.decided, "held": report.held, "rows": report.rows}, None
+def _fence(store: Store, call: Call) -> Message:
+    return store.fence(call.header["trainer"])._asdict(), None
 
 
-def _complete(store: Store, call: Call) -> Reply:
+def _complete(store: Store, call: Call) -> Message:
     keys = [PartKey(*key) for key in call.header["keys"]]
     store.complete(call.header["trainer"], keys)
     return {}, None
 
 
-def _snapshot(store: Store, call: Call) -> Reply:
+def _snapshot(store: Store, call: Call) -> Message:
     """Takes a snapshot.
 
     ``since``, if it is in the header, has changes tracked, and names the snapshot since which they
@@ -245,19 +246,19 @@ def _snapshot(store: Store, call: Call) -> Reply:
     return {"size_bytes": sum(each.size_bytes for _, each in snapshots), "ledger": ledger}, None
 
 
-def _write(store: Store, call: Call) -> Reply:
+def _write(store: Store, call: Call) -> Message:
     snapshots = store.snapshot(call.header["snapshot"])
     base = Base.from_json(call.header.get("base"))
     saved = write(call.header["directory"], snapshots, call.header["writer"], base)
     return {"saved": saved.to_json()}, None
 
 
-def _drop(store: Store, call: Call) -> Reply:
+def _drop(store: Store, call: Call) -> Message:
     store.drop_snapshot(call.header["snapshot"])
     return {}, None
 
 
-def _verify(store: Store, call: Call) -> Reply:
+def _verify(store: Store, call: Call) -> Message:
     """Checks that a load can be done; already reads tables that still have initial values."""
     saved, named = Saved.from_json(call.header["saved"]), _named(store, call)
     directory = call.header["directory"]
@@ -269,7 +270,7 @@ def _verify(store: Store, call: Call) -> Reply:
     return {}, None
 
 
-def _load(store: Store, call: Call) -> Reply:
+def _load(store: Store, call: Call) -> Message:
     saved = Saved.from_json(call.header["saved"])
     named = _named(store, call)
     with store.quiet():
@@ -280,7 +281,7 @@ def _load(store: Store, call: Call) -> Reply:
     return {}, None
 
 
-def _give_up_load(store: Store, call: Call) -> Reply:
+def _give_up_load(store: Store, call: Call) -> Message:
     with store.quiet():
         store.take_staged(call.header["load"]).undo()
     return {}, None
@@ -302,7 +303,7 @@ def _part(store: Store, call: Call) -> tuple[str, PartKey]:
     return call.header["trainer"], PartKey(*call.header["key"])
 
 
-_HANDLERS: dict[str, Callable[[Store, Call], Reply]] = {
+_HANDLERS: dict[str, Callable[[Store, Call], Message]] = {
     "create": _create,
     "slots": _make_slots,
     "pull": _pull,

@@ -65,11 +65,6 @@ class RowWatchers:
         """Notifies ``snapshot`` from now on, until it has been read or closed."""
         self._snapshots.append(snapshot)
 
-    @property
-    def snapshots(self) -> tuple[Snapshot, ...]:
-        """The snapshots that may still have to be notified."""
-        return tuple(self._snapshots)
-
     def _needing(self) -> list[Snapshot]:
         self._snapshots = [each for each in self._snapshots if each.needs(self._slab.array)]
         return self._snapshots

@@ -25,8 +25,8 @@ from dataservice.runtime.identity import new_id
 from pstrain.compiling import prepare_kernels
 from pstrain.errors import AbortedError, ServerRestartedError
 from pstrain.paramserver import messages, pieces
-from pstrain.paramserver.calls import Call
 from pstrain.paramserver.headers import ACTIONS, check_header
+from pstrain.paramserver.messages import Call
 from pstrain.paramserver.requests import answer
 from pstrain.paramserver.sharing import Helpers
 from pstrain.paramserver.store import Store

@@ -10,8 +10,8 @@ from __future__ import annotations
 import functools
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 from numpy.typing import NDArray
@@ -280,11 +280,9 @@ class Store:
         """The number of snapshots that are held."""
         return len(self._snapshots)
 
-    @contextmanager
-    def quiet(self) -> Iterator[None]:
-        """Enters a scope in which no change is in progress and none begins; reads go on."""
-        with self._changes.exclusive():
-            yield
+    def quiet(self) -> AbstractContextManager[None]:
+        """Returns a scope in which no change is in progress and none begins; reads go on."""
+        return self._changes.exclusive()
 
     def take_staged(self, load: str) -> Staged:
         """Returns, once, what was read ahead for ``load``. Must be called inside :meth:`quiet`."""

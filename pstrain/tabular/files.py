@@ -31,7 +31,7 @@ _KINDS = {
 # Types that text files cannot be read as; the columns get the type that their first rows suggest.
 _NOT_IN_TEXT = ("halffloat",)
 _TYPES_OF_PROGRAMS = re.compile(r"; [^;]*types with schema=")
-_ROWS_OF_PROGRAMS = re.compile(r"; from_csv\([^;]*leaves out such rows")
+_ROWS_OF_PROGRAMS = re.compile(r"; from_(csv|json)\([^;]*leaves out such (rows|lines)")
 _COLUMNS_OF_PROGRAMS = re.compile(r"; [^;]*columns to read with schema=")
 _COMPRESSIONS = (".gz", ".bz2", ".zst", ".lz4")
 

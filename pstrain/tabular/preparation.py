@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,11 @@ _FORMAT = 1
 _TUPLES = ("label_values", "dense", "log1p", "categorical", "lists")
 
 Value = bool | int | float | str
+
+
+def is_in(folder: str | os.PathLike[str]) -> bool:
+    """True if a folder holds the rules of a preparation, so that `pstrain train` made it."""
+    return (Path(folder) / FILE).exists()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +65,7 @@ class Preparation:
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Returns the features, and the label (int8 0 and 1) and weights if the batch has them."""
+        self.check_columns(batch.schema.names)
         prepared: dict[str, pa.Array] = {}
         for name in self.dense:
             # Unsafe, as a safe cast refuses integers of 2^24 and more.
@@ -76,6 +82,11 @@ class Preparation:
         if self.weights is not None and self.weights in batch.schema.names:
             prepared[self.weights] = weights_of(self.weights, batch.column(self.weights))
         return pa.RecordBatch.from_pydict(prepared)
+
+    def features(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Returns the features alone: the label of rows to predict may be of any type."""
+        self.check_columns(batch.schema.names)
+        return self(batch.select(self.columns))
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Writes these rules into a folder, whole or not at all."""
@@ -103,6 +114,15 @@ class Preparation:
             return cls(**value)
         except (ValueError, KeyError, TypeError) as error:
             raise DataError(f"{path} is damaged ({error}): train again") from error
+
+    def check_columns(self, names: Sequence[str]) -> None:
+        """Raises InvalidArgumentError if ``names``, of columns, lack that of a feature."""
+        missing = [name for name in self.columns if name not in names]
+        if missing:
+            raise InvalidArgumentError(
+                f"the rows lack {', '.join(missing)}, which the model was trained on; they have "
+                f"{', '.join(names) or 'no column that it reads'}"
+            )
 
     def _labels(self, column: pa.Array) -> pa.Array:
         values = _plain(column)

@@ -9,39 +9,25 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
 import pstrain as ps
 from dataservice.runtime.number_arrays import from_numbers
 from pstrain.checkpoints.checkpoint import latest_checkpoint
-from pstrain.checkpoints.objects import read_config
 from pstrain.errors import DataError, InvalidArgumentError, NotFoundError
 from pstrain.tabular.files import check_columns, open_typed, plain_errors
 from pstrain.tabular.preparation import Preparation
+from pstrain.tabular.table_model import TableModel
 
 
-def load(folder: Path) -> tuple[Any, Preparation]:
-    """Restores the model that ``train`` left in a folder; returns it with its preparation."""
-    prepared = Preparation.load(folder)
-    path = latest_checkpoint(folder)
-    if path is None:
+def load(folder: Path) -> TableModel:
+    """Restores the model that ``train`` left in a folder."""
+    Preparation.load(folder)  # raises if the folder is another program's
+    if latest_checkpoint(folder) is None:
         raise NotFoundError(f"no checkpoint in {str(folder)!r}: train again with --overwrite")
-    model = _recreated(path)
-    ps.Checkpoint(model=model).restore(path)
-    return model, prepared
-
-
-def _recreated(path: str | Path) -> Any:
-    try:
-        return ps.models.from_config(read_config(path))
-    except (InvalidArgumentError, NotFoundError) as error:
-        raise InvalidArgumentError(
-            f"checkpoint {str(path)!r} is of no model that `pstrain train` makes ({error}): make a "
-            "torch module, or another model of your own, anew in the program that trained it; "
-            "there restore the checkpoint and call model.evaluate(data) or model.predict(data)"
-        ) from error
+    model: TableModel = ps.models.load_model(folder)
+    return model
 
 
 def evaluate(
@@ -58,7 +44,8 @@ def evaluate(
     ``delimiter``: the separator of columns in CSV files. ``group``: a column by whose values rows
     are also ranked: gauc, ndcg_at_10.
     """
-    model, prepared = load(folder)
+    loaded = load(folder)
+    model, prepared = loaded.model, loaded.preparation
     rows = open_typed(data, {**prepared.types, **types}, types, delimiter)
     grouped = () if group is None else (group,)
     check_columns(rows, (*prepared.columns, prepared.label, *grouped), data)
@@ -93,7 +80,8 @@ def predictions(
 
     ``types`` and ``delimiter`` are as for ``evaluate``. Raises DataError if there is no row.
     """
-    model, prepared = load(folder)
+    model = load(folder)
+    prepared = model.preparation
     # The label column is not read here, so it may have any type, such as marks for "not known".
     known = {name: prepared.types[name] for name in prepared.columns if name in prepared.types}
     rows = open_typed(data, {**known, **types}, types, delimiter)
@@ -102,11 +90,9 @@ def predictions(
         raise InvalidArgumentError(
             f"the data has a column {column!r} already; name another one with --column"
         )
-    unlabelled = [name for name in rows.schema.names if name != prepared.label]
     is_empty = True
     for batch in rows:
         is_empty = False
-        chances = model.predict_on_batch(prepared(batch.select(unlabelled)))
-        yield batch.append_column(column, from_numbers(chances))
+        yield batch.append_column(column, from_numbers(model.predict_on_batch(batch)))
     if is_empty:
         raise DataError(f"{data!r} holds no rows to predict")

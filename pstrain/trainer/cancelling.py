@@ -11,11 +11,10 @@ import threading
 import time
 from abc import ABC
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 from pstrain.errors import CancelledError
 from pstrain.trainer.flush_timer import FlushTimer
-from pstrain.trainer.staging import ClosureRun
+from pstrain.trainer.staging import ClosureRun, PendingPart
 from pstrain.wire import trainer_pb2 as pb
 
 Send = Callable[[list[pb.ClosureResult]], None]
@@ -66,23 +65,6 @@ def cancelled_error(run: ClosureRun) -> CancelledError:
     return CancelledError(f"closure {run.token.closure} was cancelled while it ran")
 
 
-@dataclass(slots=True, eq=False)
-class PendingPart:
-    """A part that waits for its turn. ``result``: None if its closure goes on.
-
-    ``note``: the closure's notes on this part, used if its trainer is lost before its end.
-    ``held_s``: since when it is held back with no thread waiting for it; None if a thread waits.
-    """
-
-    run: ClosureRun
-    result: pb.ClosureResult | None
-    held_s: float | None = None
-    note: str | None = None
-    is_busy: bool = False
-    is_done: bool = False
-    error: Exception | None = None
-
-
 class Cancelling(ABC):
     """The part of a committer that cancels runs. Thread-safe."""
 
@@ -128,7 +110,7 @@ class Cancelling(ABC):
             raise cancelled_error(run)
 
     def _report(self, results: list[pb.ClosureResult]) -> None:
-        """ResultQueue results of closures that have ended here."""
+        """Sends results of closures that have ended here."""
         for result in results:
             run = self._open.end((result.id, result.attempt))
             if run is not None and self.is_traced:

@@ -7,36 +7,31 @@ never sent twice.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dataservice.runtime.auth import TlsConfig
 from pstrain.config import ParameterConfig
 from pstrain.consistency import ASYNC, Consistency
-from pstrain.features.key_map import KeyMaps
+from pstrain.features.eviction import Eviction, evict
+from pstrain.features.key_map import KeyMaps, KeyQuery
 from pstrain.paramserver import messages, transport
-from pstrain.paramserver.messages import Array, LateBody, Part
+from pstrain.paramserver.messages import Array, BodyPart, Header, LateBody, Message
 from pstrain.paramserver.saved import Saved, Tracking
-from pstrain.trainer.claiming import KeyClaims
 from pstrain.trainer.consistent_reads import (
     WaitRestored,
     always_goes_on,
     consistent_read,
     never_restored,
 )
+from pstrain.trainer.key_messages import ServerSteps, claim, count_keys
 from pstrain.trainer.loading import load
-from pstrain.trainer.outgoing import (
-    Answers,
-    Header,
-    Message,
-    Pulls,
-    Push,
-    pull_messages,
-    several,
-)
+from pstrain.trainer.outgoing import Answers, Pulls, Push, assignment, several, with_rows
 from pstrain.trainer.pull import Pull
 from pstrain.trainer.server_session import ServerSession
 from pstrain.trainer.snapshot import RemoteSnapshot
@@ -64,7 +59,7 @@ from pstrain.vocabulary import (
 _KEPT_MAX_BYTES = 64 << 10
 
 
-class RemoteParameters(ServerSession, KeyClaims):
+class RemoteParameters(ServerSession):
     """Variables on the parameter servers at ``addresses``, in a session. Thread-safe.
 
     Changes of a closure are staged; outside closures changes are made at once, and a change whose
@@ -93,6 +88,7 @@ class RemoteParameters(ServerSession, KeyClaims):
         self.hold_closures: Callable[[], AbstractContextManager[None]] = nullcontext
         self.wait_restored: WaitRestored = never_restored
         self.check_goes_on: Callable[[], None] = always_goes_on
+        """Raises an error if the program has to go back to a checkpoint itself."""
 
     def device(self, ps: int) -> str:
         return f"/job:ps/task:{ps}"
@@ -113,7 +109,7 @@ class RemoteParameters(ServerSession, KeyClaims):
             return
         # One message: the cost of making many small variables is that of their messages.
         rows = as_rows(spec, value, spec.rows)
-        self._answers({ps: _with_rows(header, spec, rows) for ps, header in headers.items()})
+        self._answers({ps: with_rows(header, spec, rows) for ps, header in headers.items()})
         self._initial_values[spec.id] = [(0, value.copy())]
 
     def set_initial_values(self, spec: VariableSpec, value: Array, start: int = 0) -> None:
@@ -135,7 +131,7 @@ class RemoteParameters(ServerSession, KeyClaims):
     @consistent_read
     def fetch(self, requests: Sequence[Fetch]) -> list[Array | Lookup]:
         pull = Pull(requests, self._wholes, self._config.chunk_bytes, self.transport_dtype)
-        pulls = pull_messages(pull)
+        pulls = pull.messages()
         replies = _read_with([request.variable for request in requests], pulls)
         left = {ps: each for ps, each in pulls.items() if ps not in replies}
         if left:
@@ -204,7 +200,7 @@ class RemoteParameters(ServerSession, KeyClaims):
                 }
             )
             for ps, (_, a, b) in batch.items():
-                parts: list[Part] = [(dtype, (b - a, spec.width))]
+                parts: list[BodyPart] = [(dtype, (b - a, spec.width))]
                 (rows,) = messages.body_arrays(replies[ps].body, parts)
                 out[a - start : b - start] = transport.float32_of(rows)
         return out.reshape(shape_of_rows(spec, stop - start))
@@ -219,7 +215,7 @@ class RemoteParameters(ServerSession, KeyClaims):
             return [self.read(specs[0])]
         # No cache: its arrays must not be written into, and may have come as bfloat16.
         pull = Pull([Fetch(spec, None) for spec in specs], {}, self._config.chunk_bytes)
-        for ps, reply in self._answers(pull_messages(pull)).items():
+        for ps, reply in self._answers(pull.messages()).items():
             pull.receive(ps, reply.header["versions"], reply.body)
         return pull.values()
 
@@ -232,7 +228,7 @@ class RemoteParameters(ServerSession, KeyClaims):
         for start in range(0, len(rows), rows_at_once):
             part = look_up(spec, lookup.unique[start : start + rows_at_once])
             pull = Pull.of_rows(spec, part, rows.dtype)
-            replies = self._answers(pull_messages(pull))
+            replies = self._answers(pull.messages())
             for ps, reply in replies.items():
                 pull.receive(ps, reply.header["versions"], reply.body)
             (found,) = pull.values()
@@ -246,7 +242,7 @@ class RemoteParameters(ServerSession, KeyClaims):
             changes = {}
             for ps, (index, a, b) in batch.items():
                 part = rows[a - start : b - start]
-                changes[ps] = _assignment(spec, index, op, (a, b), part)
+                changes[ps] = assignment(spec, index, op, (a, b), part)
             self._change([spec.id], changes)
 
     def assign_all(self, values: Sequence[tuple[VariableSpec, Any]]) -> None:
@@ -263,7 +259,7 @@ class RemoteParameters(ServerSession, KeyClaims):
         for spec, rows in zip(specs, values, strict=True):
             for index, shard in enumerate(spec.shards):
                 bounds = shard.row_start, shard.row_stop
-                change = _assignment(spec, index, "set", bounds, rows[slice(*bounds)])
+                change = assignment(spec, index, "set", bounds, rows[slice(*bounds)])
                 changes.setdefault(shard.ps, []).append(change)
         self._change_together([spec.id for spec in specs], changes)
 
@@ -275,6 +271,43 @@ class RemoteParameters(ServerSession, KeyClaims):
             header = {"kind": "scatter", "op": op, "shard": [spec.id, index]}
             body = LateBody.of([part_ids, part])
             self._change([spec.id], {shard.ps: ({**header, "count": len(part_ids)}, body)})
+
+    @consistent_read
+    def claim(self, spec: VariableSpec, asked: KeyQuery, *, is_training: bool) -> NDArray[np.int64]:
+        return claim(self._answers, spec, asked, is_training=is_training)
+
+    @consistent_read
+    def count_keys(self, spec: VariableSpec) -> dict[str, int]:
+        ask = functools.partial(self.ask_all, timeout_s=self._config.transfer_timeout_s)
+        return count_keys(ask, spec)
+
+    @consistent_read
+    def evict(self, eviction: Eviction) -> int:
+        """Evicts keys, as :func:`pstrain.features.eviction.evict` does; returns how many.
+
+        If a restore undoes the eviction before it has ended, it is done again afterwards, unless
+        the program itself goes back to the checkpoint.
+        """
+        session = self.session
+        with self.reassigning_rows([eviction.mapping.id]):
+            self.check_goes_on()
+            return evict(eviction, ServerSteps(self._answers, session, self._config.chunk_bytes))
+
+    @contextmanager
+    def reassigning_rows(self, variables: Sequence[int]) -> Iterator[None]:
+        """Opens a scope that changes values at once.
+
+        If they are keys, no closure may use the old rows of keys: running closures end first,
+        others wait, and cached rows are forgotten. No snapshot is taken meanwhile.
+        """
+        if not self.key_maps.any_holds_keys(variables):
+            yield
+            return
+        with self.hold_closures(), self.key_maps.moving:
+            try:
+                yield
+            finally:
+                self.key_maps.forget(variables)
 
     def barrier(self) -> AbstractContextManager[None]:
         return self.hold_closures()
@@ -350,23 +383,6 @@ class RemoteParameters(ServerSession, KeyClaims):
         for ps, each in changes.items():
             for change in each:
                 self._change(variables, {ps: change})
-
-
-def _with_rows(create: Header, spec: VariableSpec, rows: Array) -> Message:
-    """Returns the message that creates shards of a variable, with their first values."""
-    mine = [spec.shards[index] for index in create["shards"]]
-    body = LateBody.of([rows[shard.row_start : shard.row_stop] for shard in mine])
-    return {**create, "has_values": True}, body
-
-
-def _assignment(
-    spec: VariableSpec, index: int, op: str, bounds: tuple[int, int], rows: Array
-) -> Message:
-    """Returns the message that assigns ``rows`` to rows ``[start, stop)`` of a shard."""
-    start, stop = bounds
-    header = {"kind": "assign", "op": op, "shard": [spec.id, index]}
-    # A copy: the caller may change the value before it is sent.
-    return {**header, "start": start, "count": stop - start}, LateBody.of([rows.copy()])
 
 
 def _before_read(specs: Iterable[VariableSpec]) -> None:

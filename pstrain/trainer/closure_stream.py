@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from dataservice.errors import CancelledError, UnavailableError
 from pstrain.trainer.result_queue import ResultQueue
-from pstrain.trainer.staging import HeldEnd
+from pstrain.trainer.staging import PendingPart
 from pstrain.trainer.trainer_session import ClosureOrder, TrainerSession
 from pstrain.wire import trainer_pb2 as pb
 
@@ -101,7 +101,7 @@ class ClosureStream:
         self._runners.append(runner)
 
     def _run(self, session: TrainerSession) -> None:
-        held: HeldEnd | None = None
+        held: PendingPart | None = None
         while (order := self._next(session, held)) is not None:
             if isinstance(order, pb.RunId):
                 session.give_back(order)
@@ -109,7 +109,7 @@ class ClosureStream:
                 held = session.run(order, held)
                 self._note_run()
 
-    def _next(self, session: TrainerSession, held: HeldEnd | None) -> Order | None:
+    def _next(self, session: TrainerSession, held: PendingPart | None) -> Order | None:
         """Returns the next order; before waiting for one, commits what the thread held back."""
         try:
             return self._waiting.get_nowait()

@@ -15,15 +15,13 @@ import math
 import time
 from typing import Final
 
-from pstrain.errors import (
-    CancelledError,
-)
-from pstrain.trainer.cancelling import Fail, PendingPart, Send, cancelled_error
+from pstrain.errors import CancelledError
+from pstrain.trainer.cancelling import Fail, Send, cancelled_error
 from pstrain.trainer.client import RemoteParameters
 from pstrain.trainer.decisions import encoded_notes
 from pstrain.trainer.flush_timer import FlushTimer
 from pstrain.trainer.outgoing import Answers, Pulls
-from pstrain.trainer.staging import ClosureRun, HeldEnd, notes_max_bytes
+from pstrain.trainer.staging import ClosureRun, PendingPart, notes_max_bytes
 from pstrain.trainer.turns import Receipt
 from pstrain.trainer.two_phase_commit import GiveUp, TwoPhaseCommit
 from pstrain.vocabulary import StepToken
@@ -62,7 +60,7 @@ class Committer(TwoPhaseCommit):
         self._flush_timer = FlushTimer(self._commit_overdue, HELD_S)
 
     def new_run(
-        self, token: StepToken, parts_decided: int, held: HeldEnd | None = None
+        self, token: StepToken, parts_decided: int, held: PendingPart | None = None
     ) -> ClosureRun:
         """Begins a run that commits here.
 
@@ -76,7 +74,7 @@ class Committer(TwoPhaseCommit):
     def take(self, run: ClosureRun, source: int, receipt: Receipt) -> None:
         """Notes that a closure took an element; callers keep to the order of the source."""
         with self._lock:
-            run.take(self._turns.take(source, receipt, run))
+            run.tickets.append(self._turns.take(source, receipt, run))
 
     def commit_part(self, run: ClosureRun, pulls: Pulls) -> Answers:
         """Commits the current part of a closure that goes on; pulls may go along."""
@@ -95,14 +93,14 @@ class Committer(TwoPhaseCommit):
         """
         answers: Answers = {}
         held = run.held
-        while isinstance(held, PendingPart) and not held.is_done:
+        while held is not None and not held.is_done:
             group = self._wait_for_turn(held, patiently=not run.tickets)
             if not group:
                 break
             answers |= self._commit_group(group, pulls)
         return answers
 
-    def end(self, run: ClosureRun, result: pb.ClosureResult) -> HeldEnd | None:
+    def end(self, run: ClosureRun, result: pb.ClosureResult) -> PendingPart | None:
         """Ends a closure; returns what its thread has to commit with its next pull, if anything.
 
         The result of a closure that failed or made no changes is sent at once. Raises
@@ -121,9 +119,9 @@ class Committer(TwoPhaseCommit):
             self._commit(run, result, {})
         return run.held
 
-    def flush(self, held: HeldEnd) -> None:
+    def flush(self, held: PendingPart) -> None:
         """Commits what was held back by a thread that runs no closure now."""
-        while isinstance(held, PendingPart) and not held.is_done:
+        while not held.is_done:
             group = self._wait_for_turn(held, patiently=True)
             if group:
                 self._commit_group(group, {})

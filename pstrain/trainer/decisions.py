@@ -9,29 +9,21 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from pstrain import results
-from pstrain.trainer.outgoing import Header, Message
-from pstrain.trainer.staging import ClosureRun, one_message
+from pstrain.paramserver.messages import Header, Message
+from pstrain.trainer.staging import ClosureRun, PendingPart, one_message
 from pstrain.trainer.turns import Ticket, last_receipts
 from pstrain.vocabulary import OUTCOME_MAX_BYTES
 from pstrain.wire import trainer_pb2 as pb
 
 
-class Member(Protocol):
-    """A part in a group. ``result``: None if its closure goes on. ``note``: its encoded notes."""
-
-    run: ClosureRun
-    result: pb.ClosureResult | None
-    note: str | None
-
-
-def by_server(group: Iterable[Member]) -> dict[int, tuple[list[Header], Any]]:
+def by_server(group: Iterable[PendingPart]) -> dict[int, tuple[list[Header], Any]]:
     """Returns the changes of all members by server: their headers, and one body."""
     changes: dict[int, list[tuple[Header, Any]]] = {}
     for member in group:
-        for ps, mine in member.run.changes().items():
+        for ps, mine in member.run.changes.items():
             changes.setdefault(ps, []).extend(mine)
     return {ps: one_message(mine) for ps, mine in changes.items()}
 
@@ -40,7 +32,7 @@ def with_changes(header: Header, changes: tuple[list[Header], Any]) -> Message:
     return {**header, "changes": changes[0]}, changes[1]
 
 
-def decision(header: Header, group: Sequence[Member], tickets: Sequence[Ticket]) -> Header:
+def decision(header: Header, group: Sequence[PendingPart], tickets: Sequence[Ticket]) -> Header:
     """Returns the header of a decision; ``tickets``: those of all members."""
     return {
         **header,
@@ -50,11 +42,11 @@ def decision(header: Header, group: Sequence[Member], tickets: Sequence[Ticket])
     }
 
 
-def tickets_of(group: Iterable[Member]) -> list[Ticket]:
+def tickets_of(group: Iterable[PendingPart]) -> list[Ticket]:
     return [ticket for member in group for ticket in member.run.tickets]
 
 
-def _entry(member: Member) -> list[Any]:
+def _entry(member: PendingPart) -> list[Any]:
     token = member.run.token
     run, outcome = member.run, _outcome(member.result)
     entry = [token.closure, token.attempt, run.part, outcome, run.plain + (not run.tickets)]

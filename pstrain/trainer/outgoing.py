@@ -13,13 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pstrain.paramserver.changes import WHOLE
-from pstrain.paramserver.messages import Array, LateBody, Received
+from pstrain.paramserver.messages import Array, Header, LateBody, Message, Received
 from pstrain.paramserver.transport import FLOAT32, body_of, ids_dtype, named
-from pstrain.trainer.pull import Pull
 from pstrain.vocabulary import VariableSpec
-
-Header = dict[str, Any]
-Message = tuple[Header, Any]
 
 
 class Answer(NamedTuple):
@@ -60,18 +56,26 @@ class Push:
         return header, body_of(self._arrays, *dtypes)
 
 
-def pull_messages(pull: Pull) -> dict[int, Message]:
-    """Returns the messages of a pull, by server."""
-    details = named(*pull.dtypes)
-    return {
-        ps: ({"kind": "pull", "items": items, **details}, body)
-        for ps, items, body in pull.messages()
-    }
+def with_rows(create: Header, spec: VariableSpec, rows: Array) -> Message:
+    """Returns the message that creates shards of a variable, with their first values."""
+    mine = [spec.shards[index] for index in create["shards"]]
+    body = LateBody.of([rows[shard.row_start : shard.row_stop] for shard in mine])
+    return {**create, "has_values": True}, body
+
+
+def assignment(
+    spec: VariableSpec, index: int, op: str, bounds: tuple[int, int], rows: Array
+) -> Message:
+    """Returns the message that assigns ``rows`` to rows ``[start, stop)`` of a shard."""
+    start, stop = bounds
+    header = {"kind": "assign", "op": op, "shard": [spec.id, index]}
+    # A copy: the caller may change the value before it is sent.
+    return {**header, "start": start, "count": stop - start}, LateBody.of([rows.copy()])
 
 
 def several(changes: Sequence[Message]) -> Message:
     """Joins changes, each with a body, into one message that makes them in order."""
-    body = LateBody.joined([body for _, body in changes])
+    body = LateBody.joined([body for _, body in changes if body is not None])
     return {"kind": "change", "changes": [header for header, _ in changes]}, body
 
 

@@ -6,15 +6,15 @@ is unchanged; rows are never cached.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
 
 from pstrain.bfloat16 import widen_into
 from pstrain.paramserver.changes import WHOLE
-from pstrain.paramserver.messages import Array, LateBody, Part, Received, body_arrays, part_bytes
-from pstrain.paramserver.transport import FLOAT32, body_of, ids_dtype, narrowed
+from pstrain.paramserver.messages import Array, BodyPart, Message, Received, body_arrays, part_bytes
+from pstrain.paramserver.transport import FLOAT32, body_of, ids_dtype, named, narrowed
 from pstrain.variables.rows import look_up
 from pstrain.vocabulary import Fetch, Lookup, VariableSpec
 
@@ -29,7 +29,7 @@ class Pull:
 
     ``known``: the cache, read and updated: version and rows of whole shards, by (variable id, shard
     index). Whole variables above ``whole_bytes`` are left out: their value is None. float32 values
-    travel as ``transport_dtype``; ``dtypes``: the dtypes of values and ids on the wire.
+    travel as ``transport_dtype``.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Pull:
         self._known = known
         self._specs = [request.variable for request in requests]
         rows = max([spec.rows for spec in self._specs], default=0)
-        self.dtypes = transport_dtype, ids_dtype(rows, transport_dtype)
+        self._dtypes = transport_dtype, ids_dtype(rows, transport_dtype)
         self._lookups: list[Lookup | None] = [
             None if request.ids is None else look_up(request.variable, request.ids)
             for request in requests
@@ -67,8 +67,10 @@ class Pull:
         pull._ask_for(0, spec, lookup)
         return pull
 
-    def messages(self) -> Iterator[tuple[int, list[list[int]], LateBody | None]]:
-        """Yields (server, items, body of ids) for each server that holds something asked for."""
+    def messages(self) -> dict[int, Message]:
+        """Returns the message to each server that holds something asked for."""
+        messages: dict[int, Message] = {}
+        names = named(*self._dtypes)
         for ps, asked in self._asked.items():
             items, ids = [], []
             for position, index, rows in asked:
@@ -81,12 +83,14 @@ class Pull:
                 else:
                     ids.append(lookup.unique[_part(lookup, index)])
                     items.append([spec.id, index, rows, _NONE])
-            yield ps, items, body_of(ids, *self.dtypes)
+            header = {"kind": "pull", "items": items, **names}
+            messages[ps] = header, body_of(ids, *self._dtypes)
+        return messages
 
     def receive(self, ps: int, versions: Sequence[int], body: Received) -> None:
         """Takes in one server's reply."""
-        asked, narrow = self._asked[ps], narrowed(self.dtypes[0])
-        parts: list[Part] = []
+        asked, narrow = self._asked[ps], narrowed(self._dtypes[0])
+        parts: list[BodyPart] = []
         fresh = []
         for (position, index, rows), version in zip(asked, versions, strict=True):
             spec, whole = self._specs[position], self._wholes[position]

@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -61,9 +60,8 @@ class _LockThen(AbstractContextManager[None]):
 class TrainerIterator:
     """An iterator over this trainer's dataset. ``next`` blocks until there is an element.
 
-    ``wait_s``: the time that all callers together have waited in ``next``. ``on_taken`` is called,
-    in order, for each element that has a receipt, and for the end, which may use up rows that made
-    no element.
+    ``on_taken`` is called, in order, for each element that has a receipt, and for the end, which
+    may use up rows that made no element.
     """
 
     def __init__(self, make: Callable[[], Iterator[Any]], on_taken: OnTaken | None = None) -> None:
@@ -78,13 +76,11 @@ class TrainerIterator:
         self._closing = threading.Lock()  # held briefly, also while another thread is in `next`
         self._is_closed = False
         self._left_open: Any = None
-        self.wait_s = 0.0
 
     def __iter__(self) -> TrainerIterator:
         return self
 
     def __next__(self) -> Any:
-        started_s = time.perf_counter()
         run = current_staging() if self._on_taken is not None else None
         if run is not None and self._has_receipts():
             run.before_take()
@@ -96,8 +92,6 @@ class TrainerIterator:
                 if isinstance(run, ClosureRun):
                     run.has_met_end = True
                 raise
-            finally:
-                self.wait_s += time.perf_counter() - started_s
             if isinstance(run, ClosureRun):
                 run.has_taken = True
             self._note_taken(kept.receipt)

@@ -13,12 +13,13 @@ import logging
 from dataservice.errors import DataServiceError
 from pstrain.errors import FailedPreconditionError
 from pstrain.failpoints import reached
+from pstrain.paramserver.messages import Header
 from pstrain.trainer.cancelling import Fail, Send
 from pstrain.trainer.client import RemoteParameters
 from pstrain.trainer.committing import Committer
 from pstrain.trainer.decisions import encoded_marks
-from pstrain.trainer.outgoing import Answers, Header, Pulls
-from pstrain.trainer.staging import ClosureRun, HeldEnd, one_message
+from pstrain.trainer.outgoing import Answers, Pulls
+from pstrain.trainer.staging import ClosureRun, PendingPart, one_message
 from pstrain.trainer.turns import Phase
 from pstrain.trainer.two_phase_commit import GiveUp
 from pstrain.vocabulary import StepToken
@@ -48,7 +49,7 @@ class RoundCommitter(Committer):
         self._late: set[StepToken] = set()
 
     def new_run(
-        self, token: StepToken, parts_decided: int, held: HeldEnd | None = None
+        self, token: StepToken, parts_decided: int, held: PendingPart | None = None
     ) -> ClosureRun:
         run = ClosureRun(token, self, parts_decided, held, self._keeps_elements)
         run.is_of_round = True
@@ -63,7 +64,7 @@ class RoundCommitter(Committer):
             "whose changes are made with those of the other trainers; schedule one step at a time"
         )
 
-    def end(self, run: ClosureRun, result: pb.ClosureResult) -> HeldEnd | None:
+    def end(self, run: ClosureRun, result: pb.ClosureResult) -> PendingPart | None:
         """Prepares the changes of a closure, unless it failed or is late, and sends its result."""
         if self.is_late(run.token):
             return None
@@ -71,7 +72,7 @@ class RoundCommitter(Committer):
         if result.WhichOneof("outcome") == "error_json":
             return super().end(run, result)
         self._check_open()
-        messages = {ps: one_message(changes) for ps, changes in run.changes().items()}
+        messages = {ps: one_message(changes) for ps, changes in run.changes.items()}
         header = self._header(run)
         with self._giving_up:
             self._prepare(sorted(messages), header, messages)
@@ -116,7 +117,7 @@ class RoundCommitter(Committer):
             return
         abort = {**self._header(run), "kind": "abort"}
         try:
-            self._parameters.exchange(dict.fromkeys(run.changes(), (abort, None)))
+            self._parameters.exchange(dict.fromkeys(run.changes, (abort, None)))
         except DataServiceError as error:
             # The servers drop it when the closure has ended for good (the low-water mark).
             logger.warning("servers keep what closure %d prepared: %s", run.token.closure, error)

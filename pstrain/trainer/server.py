@@ -1,7 +1,7 @@
 """The trainer's gRPC server.
 
 Connects the rpcs of `service` to a port and to parameter servers; knows nothing of closures.
-Invariant: a coordinator counts as present exactly while its stream of closures is open.
+Invariant: once stopped, it holds neither its port nor a session.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import threading
-from collections.abc import Iterator
 
 from dataservice.runtime.addresses import format_address
 from dataservice.runtime.auth import TlsConfig, resolve_token
@@ -18,7 +17,7 @@ from pstrain.compiling import prepare_kernels
 from pstrain.config import ParameterConfig
 from pstrain.presence import Presence
 from pstrain.trainer.client import RemoteParameters
-from pstrain.trainer.service import Connect, TrainerService
+from pstrain.trainer.service import TrainerService
 from pstrain.wire import trainer_pb2 as pb
 
 _CONFIG_NAMES = tuple(field.name for field in dataclasses.fields(ParameterConfig))
@@ -37,7 +36,7 @@ class TrainerServer:
     ) -> None:
         token = resolve_token(token)
         self.presence = Presence()
-        self._service = _AttendedService(functools.partial(_connect, token, tls), self.presence)
+        self._service = TrainerService(functools.partial(_connect, token, tls), self.presence)
         self._server = RpcServer(host, port, token=token, tls=tls)
         self._server.add_service(pb.DESCRIPTOR.services_by_name["Trainer"], self._service)
         self._host = host
@@ -63,18 +62,6 @@ class TrainerServer:
         self._service.close()
         self._server.stop()
         self._stopped.set()
-
-
-class _AttendedService(TrainerService):
-    """Counts a coordinator as present while its stream of closures is open."""
-
-    def __init__(self, connect: Connect, presence: Presence) -> None:
-        super().__init__(connect, presence.record_program_end)
-        self._presence = presence
-
-    def run_closures(self, requests: Iterator[pb.RunRequest]) -> Iterator[pb.RunReply]:
-        with self._presence:
-            yield from super().run_closures(requests)
 
 
 def _connect(token: str, tls: TlsConfig | None, request: pb.ConfigureRequest) -> RemoteParameters:

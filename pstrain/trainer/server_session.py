@@ -15,8 +15,9 @@ from dataservice.runtime.auth import TlsConfig, resolve_token
 from pstrain.config import ParameterConfig
 from pstrain.errors import DeadlineExceededError, ServerLostError, UnavailableError
 from pstrain.paramserver import messages
+from pstrain.paramserver.messages import Header, Message
 from pstrain.trainer.connections import Connections, Request
-from pstrain.trainer.outgoing import Answer, Answers, Header, Message, Pulls, both
+from pstrain.trainer.outgoing import Answer, Answers, Pulls, both
 
 
 class ServerSession:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from dataservice.errors import CancelledError
 from dataservice.runtime.identity import new_id
 from pstrain.errors import FailedPreconditionError
+from pstrain.presence import Presence
 from pstrain.session_ids import is_older
 from pstrain.trainer.client import RemoteParameters
 from pstrain.trainer.closure_stream import ClosureStream
@@ -31,12 +32,12 @@ Connect = Callable[[pb.ConfigureRequest], RemoteParameters]
 class TrainerService:
     """Implements the rpcs of trainer.proto. Thread-safe.
 
-    ``note_end`` is called when the program of the current session has ended.
+    A coordinator counts in ``presence`` exactly while its stream of closures is open.
     """
 
-    def __init__(self, connect: Connect, note_end: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, connect: Connect, presence: Presence) -> None:
         self._connect = connect
-        self._note_end = note_end
+        self._presence = presence
         self._incarnation = new_id("trainer")
         self._lock = threading.Lock()
         self._session: TrainerSession | None = None
@@ -88,7 +89,8 @@ class TrainerService:
 
     def run_closures(self, requests: Iterator[pb.RunRequest]) -> Iterator[pb.RunReply]:
         """Yields results in the order in which closures end, until the stream is closed."""
-        return ClosureStream(requests, self._current, self._note_run).replies()
+        with self._presence:
+            yield from ClosureStream(requests, self._current, self._note_run).replies()
 
     def _note_run(self) -> None:
         self._closures_run += 1
@@ -97,7 +99,7 @@ class TrainerService:
         """Notes that a session's program has ended; ignored if the session was replaced."""
         current = self._session
         if current is not None and current.id == request.session:
-            self._note_end()
+            self._presence.record_program_end()
         return pb.LeaveReply()
 
     def get_status(self, request: pb.GetStatusRequest) -> pb.GetStatusReply:  # noqa: ARG002

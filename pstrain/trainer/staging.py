@@ -9,15 +9,17 @@ waits for its turn holds up no other by elements of a later part.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from pstrain.errors import OutOfRangeError
 from pstrain.paramserver.commits import NOTES_MAX_BYTES
-from pstrain.paramserver.messages import LateBody
-from pstrain.trainer.outgoing import Answers, Header, Pulls
+from pstrain.paramserver.messages import Header, LateBody
+from pstrain.trainer.outgoing import Answers, Pulls
 from pstrain.trainer.turns import Ticket
 from pstrain.variables.parameters import current_staging
 from pstrain.vocabulary import StepToken
+from pstrain.wire import trainer_pb2 as pb
 
 NOTED_MAX_BYTES: Final = 2 << 20
 """The limit of a run's notes: servers keep them until it ends, and report them in one header."""
@@ -35,11 +37,22 @@ _USED_UP: Final = (
 )
 
 
-class HeldEnd(Protocol):
-    """The end of an earlier closure of the same thread, held back to be committed with a pull."""
+@dataclass(slots=True, eq=False)
+class PendingPart:
+    """A part that waits for its turn. ``result``: None if its closure goes on.
 
-    @property
-    def is_done(self) -> bool: ...
+    ``note``: the closure's encoded notes on this part, used if its trainer is lost before its end.
+    ``held_s``: since when it is held back with no thread waiting for it, to be committed with the
+    thread's next pull; None if a thread waits.
+    """
+
+    run: ClosureRun
+    result: pb.ClosureResult | None
+    held_s: float | None = None
+    note: str | None = None
+    is_busy: bool = False
+    is_done: bool = False
+    error: Exception | None = None
 
 
 class PartCommitter(Protocol):
@@ -75,7 +88,7 @@ class ClosureRun:
         token: StepToken,
         commits: PartCommitter,
         parts_decided: int = 0,
-        held: HeldEnd | None = None,
+        held: PendingPart | None = None,
         keeps_elements: bool = False,
         notes_max_bytes: int = NOTED_MAX_BYTES,
     ) -> None:
@@ -88,19 +101,19 @@ class ClosureRun:
         self.is_ending = False  # its end is fixed: it cannot be cancelled any more
         self.has_taken = self.has_met_end = False  # took an element; met the end of an iterator
         self.part = self.plain = 0
-        self.tickets: list[Ticket] = []
+        self.tickets: list[Ticket] = []  # of the elements of the current part
         self.notes: list[Any] = []
         self.noted_bytes = 0  # the encoded size of the notes on earlier parts
         self.notes_max_bytes = notes_max_bytes
         self._commits = commits
         self._parts_decided = parts_decided
-        self._changes: dict[int, list[tuple[Header, Any]]] = {}
+        self.changes: dict[int, list[tuple[Header, Any]]] = {}  # staged ones, by server
         self._touched: set[int] = set()
         self._kept: list[tuple[Origin, Any]] = []
 
     @property
     def has_changes(self) -> bool:
-        return bool(self._changes)
+        return bool(self.changes)
 
     def only_met_end(self, error: BaseException) -> bool:
         """True if a run that ends with ``error`` did nothing but meet the end of its data."""
@@ -120,7 +133,7 @@ class ClosureRun:
 
     def add(self, ps: int, header: Header, body: Any) -> None:
         """Stages a change for server ``ps``; it depends on every element taken so far."""
-        self._changes.setdefault(ps, []).append((header, body))
+        self.changes.setdefault(ps, []).append((header, body))
 
     def touch(self, variables: Iterable[int]) -> None:
         """Marks variables (by id) as having staged changes."""
@@ -140,12 +153,8 @@ class ClosureRun:
 
     def before_take(self) -> None:
         """Commits the staged changes: the next element belongs to the next part."""
-        if self._changes:
+        if self.changes:
             self._commits.commit_part(self, {})
-
-    def take(self, ticket: Ticket) -> None:
-        """Adds the ticket of an element that was taken."""
-        self.tickets.append(ticket)
 
     def keep(self, origin: Origin, element: Any) -> None:
         """Keeps an element that was taken, to be given back to ``origin``."""
@@ -159,18 +168,14 @@ class ClosureRun:
 
     def drop_changes(self) -> None:
         """Drops the staged changes, because the closure failed or was cancelled."""
-        self._changes, self._touched = {}, set()
+        self.changes, self._touched = {}, set()
 
     def next_part(self) -> None:
         """Begins the next part, because the current one was committed."""
         self.part += 1
         self.plain += not self.tickets
-        self.tickets, self._changes, self._touched = [], {}, set()
+        self.tickets, self.changes, self._touched = [], {}, set()
         self.notes = []
-
-    def changes(self) -> dict[int, list[tuple[Header, Any]]]:
-        """Returns the staged changes by parameter server, in order."""
-        return self._changes
 
 
 def note(value: Any) -> bool:

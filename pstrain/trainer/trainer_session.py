@@ -28,7 +28,7 @@ from pstrain.trainer.context import InputContext, trainer_scope
 from pstrain.trainer.resources import TrainerIterator, open_dataset
 from pstrain.trainer.result_queue import ResultQueue
 from pstrain.trainer.rounds import RoundCommitter
-from pstrain.trainer.staging import ClosureRun, HeldEnd
+from pstrain.trainer.staging import ClosureRun, PendingPart
 from pstrain.variables.parameters import begin_step, current_staging
 from pstrain.vocabulary import CLOSURE_MAX_BYTES, StepToken, trainer_name
 from pstrain.wire import trainer_pb2 as pb
@@ -130,7 +130,7 @@ class TrainerSession:
         """Pairs a closure with its function, as defined when its message arrived."""
         return ClosureOrder(closure, self._functions[closure.function_id])
 
-    def run(self, order: ClosureOrder, held: HeldEnd | None = None) -> HeldEnd | None:
+    def run(self, order: ClosureOrder, held: PendingPart | None = None) -> PendingPart | None:
         """Runs one closure to its end; whatever it raises becomes its result, which is sent.
 
         Returns what is held back, for the next run of the same thread or for :meth:`flush`.
@@ -172,7 +172,7 @@ class TrainerSession:
         args, kwargs = self._arguments(order.closure)
         return _bounded(results.encode(function(*args, **kwargs)))
 
-    def flush(self, held: HeldEnd) -> None:
+    def flush(self, held: PendingPart) -> None:
         """Commits what was held back by a thread that has no closure to run now."""
         try:
             self.committer.flush(held)

@@ -23,10 +23,12 @@ from pstrain.errors import (
     UnavailableError,
 )
 from pstrain.failpoints import reached
-from pstrain.trainer.cancelling import Cancelling, Fail, PendingPart, Send
+from pstrain.paramserver.messages import Header, Message
+from pstrain.trainer.cancelling import Cancelling, Fail, Send
 from pstrain.trainer.client import RemoteParameters
 from pstrain.trainer.decisions import by_server, decision, encoded_marks, tickets_of, with_changes
-from pstrain.trainer.outgoing import Answers, Header, Message, Pulls
+from pstrain.trainer.outgoing import Answers, Pulls
+from pstrain.trainer.staging import PendingPart
 from pstrain.trainer.turns import Phase, Ticket, Turns
 from pstrain.wire import trainer_pb2 as pb
 

@@ -15,6 +15,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
+import dataservice as ds
 import pstrain as ps
 from pstrain.__main__ import main
 from pstrain.tabular import program
@@ -131,6 +132,51 @@ def test_evaluate_ranks_rows_of_each_value_of_a_column(
         metric.update_state(rows["clicked"], rows["prediction"], groups=rows[column])
         assert found[metric.name] == pytest.approx(metric.result(), abs=1e-5)
     assert "no column 'memo'" in fails(capsys, ["evaluate", *data, "--group", "memo"])
+
+
+def test_load_model_of_a_trained_folder_takes_rows_as_they_are_in_files(
+    files: pathlib.Path, model: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    output, rows = tmp_path / "scores.parquet", clicks(1_000, seed=1)
+    data = ["--data", str(files / "new.pq")]
+    assert main(["predict", str(model), *data, "--output", str(output)]) == 0
+    written = pq.read_table(output)["prediction"].to_numpy()
+    for path in (model, str(next(model.glob("ckpt-*")))):
+        loaded = ps.models.load_model(path)
+        np.testing.assert_array_equal(loaded.predict_on_batch(rows), written)
+        np.testing.assert_allclose(loaded.predict(rows, batch_size=300), written, rtol=1e-5)
+    dataset = ds.Dataset.from_parquet(files / "new.pq").batch(256)
+    np.testing.assert_allclose(loaded.predict(dataset), written, rtol=1e-5)
+    # A label that is not known yet, and columns that the model does not read.
+    unlabelled = rows.set_column(0, "clicked", pa.array(["?"] * len(rows)))
+    np.testing.assert_array_equal(loaded.predict_on_batch(unlabelled), written)
+    row = {name: [value] for name, value in rows.slice(7, 1).to_pylist()[0].items()}
+    np.testing.assert_allclose(loaded.predict_on_batch(row), written[7:8], rtol=1e-5)
+
+
+def test_load_model_of_a_trained_folder_evaluates_as_the_command_does(
+    files: pathlib.Path, model: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capsys.readouterr()
+    assert main(["evaluate", str(model), "--data", str(files / "new.pq"), "--json"]) == 0
+    told = closing_line(capsys)
+    loaded = ps.models.load_model(model)
+    assert "label 'clicked'" in repr(loaded)
+    loaded.model.compile(metrics=["auc"])
+    scores = loaded.evaluate(clicks(1_000, seed=1), verbose=0)
+    assert scores["auc"] == pytest.approx(told["auc"], abs=1e-4)
+    assert scores["loss"] == pytest.approx(told["logloss"], abs=1e-4)
+
+
+def test_load_model_of_a_trained_folder_names_what_rows_lack(model: pathlib.Path) -> None:
+    loaded = ps.models.load_model(model)
+    for ask in (loaded.predict_on_batch, loaded.predict):
+        with pytest.raises(
+            ps.errors.InvalidArgumentError, match=r"rows lack price, .* have .*site"
+        ):
+            ask(clicks(10).drop_columns("price"))
+    with pytest.raises(ps.errors.InvalidArgumentError, match=r"takes a Dataset, .* got function"):
+        loaded.predict(lambda: None)
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet"])

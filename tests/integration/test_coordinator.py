@@ -485,7 +485,7 @@ def test_join_without_any_trainer_is_unavailable_after_a_timeout(
 ) -> None:
     coordinator = ps.ClusterCoordinator(ps.ParameterServerStrategy(breakable.resolver))
     assert coordinator.schedule(lambda: 1).fetch(DEADLINE_S) == 1
-    monkeypatch.setattr(coordinator._scheduler.waiting, "_trainer_timeout_s", 1.0)
+    monkeypatch.setattr(coordinator._scheduler.waits, "_trainer_timeout_s", 1.0)
     for index in (0, 1):
         breakable.kill("worker", index)
     value = coordinator.schedule(time.sleep, args=(0.1,))

@@ -121,16 +121,21 @@ def test_files_deleted_after_planning_are_skipped_and_counted(
     assert skipped["source_rows"] > 0
 
 
-def test_malformed_rows_of_csv_files_are_left_out_by_themselves(
-    cluster: ProcessCluster, tmp_path: pathlib.Path
+@pytest.mark.parametrize("format", ["csv", "jsonl"])
+def test_malformed_rows_are_left_out_by_themselves(
+    cluster: ProcessCluster, tmp_path: pathlib.Path, format: str
 ) -> None:
+    source, header, row = {
+        "csv": (ds.Dataset.from_csv, ["id,y"], "{},x"),
+        "jsonl": (ds.Dataset.from_json, [], '{{"id": {}, "y": "x"}}'),
+    }[format]
     for file in range(4):
-        rows = [f"{file * 1000 + row},x" for row in range(1000)]
+        rows = [row.format(file * 1000 + number) for number in range(1000)]
         rows[500] = "garbage"
-        (tmp_path / f"{file}.csv").write_text("\n".join(["id,y", *rows]) + "\n")
-    dataset = ds.Dataset.from_csv(str(tmp_path))
+        (tmp_path / f"{file}.{format}").write_text("\n".join([*header, *rows]) + "\n")
+    dataset = source(str(tmp_path))  # type: ignore[operator]
     ids, skipped = read(
         dataset.distribute(ds.ShardingPolicy.DYNAMIC, cluster.target, on_error="skip")
     )
-    assert sorted(ids) == [row for row in range(4000) if row % 1000 != 500]
+    assert sorted(ids) == [number for number in range(4000) if number % 1000 != 500]
     assert (skipped["source_rows"], skipped["splits"], len(skipped["files"])) == (4, 0, 4)

@@ -10,8 +10,8 @@ import pytest
 from pstrain.consistency import Ssp
 from pstrain.coordinator import applying, decide, rounds
 from pstrain.coordinator.core import Core
-from pstrain.coordinator.scheduler import Scheduler
 from pstrain.coordinator.state import CoordinatorState
+from pstrain.coordinator.trainer_interface import RoundOrders
 from pstrain.paramserver.commits import Commits
 from pstrain.trainer.staging import ClosureRun
 from tests.simulation.mutants import Mutant
@@ -54,8 +54,8 @@ def aborted_changes_are_applied(patch: Patch) -> None:
 @mutant(SYNC_MUTANTS, "I7", "I8")
 def rounds_end_before_servers_apply_them(patch: Patch) -> None:
     def run(self: Any) -> None:
-        while (order := self._scheduler.next_order()) is not None:
-            self._scheduler.round_applied(order)
+        while (order := self._scheduler.rounds.next_order()) is not None:
+            self._scheduler.rounds.applied(order)
             self._servers.exchange(applying.messages_of(order))
 
     patch.setattr(applying.RoundApplier, "_run", run)
@@ -63,7 +63,7 @@ def rounds_end_before_servers_apply_them(patch: Patch) -> None:
 
 @mutant(SYNC_MUTANTS, "was taken for lost", "not prepared here")
 def lost_trainers_are_fenced_within_a_round(patch: Patch) -> None:
-    patch.setattr(Scheduler, "wait_for_round", lambda _self, _timeout_s, _is_undone: None)
+    patch.setattr(RoundOrders, "wait_for_round", lambda _self, _timeout_s, _is_undone: None)
 
 
 @mutant(SYNC_MUTANTS, "not prepared here", "I7")
@@ -79,7 +79,7 @@ def closures_of_a_decided_round_rerun_when_their_trainer_is_lost(patch: Patch) -
         return [(closure, run) for closure, run in begun if run.trainer == trainer]
 
     patch.setattr(decide, "_held_by", held_by)
-    patch.setattr(Scheduler, "wait_for_round", lambda _self, _timeout_s, _is_undone: None)
+    patch.setattr(RoundOrders, "wait_for_round", lambda _self, _timeout_s, _is_undone: None)
 
 
 @mutant(SYNC_MUTANTS, "C1")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -16,9 +17,9 @@ from pstrain.coordinator.link import TrainerLink
 from pstrain.coordinator.orders import RunResult
 from pstrain.coordinator.restoring import Restorer
 from pstrain.coordinator.rollback import Rollback
-from pstrain.coordinator.scheduler import Scheduler
-from pstrain.coordinator.server_recovery import RecoverySwitch
+from pstrain.coordinator.server_recovery import ServerRecovery
 from pstrain.coordinator.state import CoordinatorState
+from pstrain.coordinator.trainer_interface import TrainerInterface
 from pstrain.errors import RolledBackError
 from pstrain.paramserver import steps
 from pstrain.trainer.client import RemoteParameters
@@ -130,22 +131,26 @@ def give_up_does_not_stop_new_closures(patch: Patch) -> None:
 
 @mutant("I11")
 def program_rolls_back_before_the_restore_is_complete(patch: Patch) -> None:
-    wait_restored = RecoverySwitch.wait_restored
+    wait_rolled_back = ServerRecovery.wait_rolled_back
 
-    def at_once(self: RecoverySwitch, error: Exception) -> bool:
-        return isinstance(error, RolledBackError) or wait_restored(self, error)
+    def at_once(self: ServerRecovery, error: Exception) -> bool:
+        if not isinstance(error, RolledBackError):
+            return wait_rolled_back(self, error)
+        self._scheduler.rollback.forget_given_up()
+        return True
 
-    patch.setattr(RecoverySwitch, "wait_restored", at_once)
+    patch.setattr(ServerRecovery, "wait_rolled_back", at_once)
 
 
 @mutant("I1")
 def results_sent_with_a_lost_server_error_count(patch: Patch) -> None:
-    results = Scheduler.results
+    results = TrainerInterface.results
 
     def check_last(self: TrainerLink, ended: list[RunResult]) -> None:
         broken = [end for end in ended if end.error and self._recovery.notice(end.error)]
         if broken and broken[0].error is not None:
-            results(self._scheduler, self.index, [end for end in ended if end not in broken])
+            others = [end for end in ended if end not in broken]
+            results(self._scheduler.trainers, self.index, others)
             raise broken[0].error
 
     patch.setattr(TrainerLink, "_check_servers", check_last)
@@ -153,7 +158,7 @@ def results_sent_with_a_lost_server_error_count(patch: Patch) -> None:
 
 @mutant("I11", "I1", "I7")
 def fit_ends_although_a_restore_is_due(patch: Patch) -> None:
-    patch.setattr(RecoverySwitch, "end_restoring", lambda _self, _is_behind: True)
+    patch.setattr(ServerRecovery, "end_restoring", lambda _self, _is_behind: True)
 
 
 @mutant("I11", "I1", "I7")
@@ -193,7 +198,7 @@ def requeued_closures_forget_their_rounds(patch: Patch) -> None:
     reopen = decide.reopen
 
     def forget_rounds(state: Any, ended: Any, parts: Any) -> Any:
-        return reopen(state, [each._replace(round=None) for each in ended], parts)
+        return reopen(state, [dataclasses.replace(each, round=None) for each in ended], parts)
 
     patch.setattr(decide, "reopen", forget_rounds)
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import pytest
 
-from pstrain.coordinator import rounds, waiting
+from pstrain.coordinator import rounds, waits
 from pstrain.coordinator.events import Event
 from pstrain.coordinator.state import CoordinatorState
 from tests.simulation.base_scenario import Outcome
@@ -20,7 +20,7 @@ from tests.simulation.hard_restores import play_hard_restores
 from tests.simulation.mutants import Mutant
 from tests.simulation.noticing import ALL_RESTORE_MUTANTS, RESTORE_SEEDS_MAX, noticed_restores
 from tests.simulation.second_losses import play_second_losses
-from tests.simulation.training_restores import Executor
+from tests.simulation.training_restores import PreemptedRecovery
 from tests.simulation.training_scenario import (
     play_failing_restores,
     play_restores,
@@ -89,14 +89,13 @@ def test_save_waiting_for_a_round_does_not_block_a_restore(
 def test_program_continues_when_a_restore_began_at_its_end(
     play: Callable[[int], Outcome], seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    check_intact, begins_at_end = Executor.check_intact, list[bool]()
+    check_intact, begins_at_end = PreemptedRecovery.check_intact, list[bool]()
 
-    def note(executor: Executor) -> None:
-        check_intact(executor)
-        node = executor._node
-        begins_at_end.append(node.world.data.is_over and node.recovery.is_restoring)
+    def note(recovery: PreemptedRecovery) -> None:
+        check_intact(recovery)
+        begins_at_end.append(recovery.node.world.data.is_over and recovery.is_restoring)
 
-    monkeypatch.setattr(Executor, "check_intact", note)
+    monkeypatch.setattr(PreemptedRecovery, "check_intact", note)
     with staged():
         play(seed)
     assert any(begins_at_end)
@@ -105,7 +104,7 @@ def test_program_continues_when_a_restore_began_at_its_end(
 def test_wait_for_a_trainer_lost_in_a_restore_ends_at_its_timeout() -> None:
     with staged():
         outcome = play_sync_restores(112)
-    assert outcome.seconds > waiting.ABSENT_TIMEOUT_S
+    assert outcome.seconds > waits.ABSENT_TIMEOUT_S
     assert any(fault.startswith("kill for good") for fault in outcome.faults)
 
 

@@ -18,6 +18,7 @@ from pstrain.coordinator.lost_trainers import Settlement
 from pstrain.coordinator.orders import RunResult
 from pstrain.coordinator.remote_value import RemoteValue
 from pstrain.coordinator.scheduler import Scheduler
+from pstrain.coordinator.trainer_interface import TrainerInterface
 from pstrain.errors import DataServiceError, DeadlineExceededError
 from tests.simulation.fibers import wait
 from tests.simulation.shadow import Violation
@@ -50,6 +51,12 @@ class OrderedCore(Core):
 class HearingScheduler(Scheduler):
     """The real scheduler; tells the checker the rows of a cancelled run when its end is heard."""
 
+    def __init__(self, core: Core, **options: Any) -> None:
+        super().__init__(core, **options)
+        self.trainers = _HearingTrainers(core, self.waits)
+
+
+class _HearingTrainers(TrainerInterface):
     def results(self, trainer: int, ended: Sequence[RunResult]) -> None:
         errors = [
             end.error
@@ -62,14 +69,14 @@ class HearingScheduler(Scheduler):
         for error in errors:
             STAGE.world.checker.spend(error)
 
-    def trainer_lost(self, trainer: int, settlement: Settlement) -> None:
+    def lost(self, trainer: int, settlement: Settlement) -> None:
         errors = []
         for closure, (_, error) in settlement.outcomes.items():
             run = self._core.state.running.get(closure)
             is_last = run is not None and run.attempt == settlement.decided[closure].attempt
             if is_last and run.trainer == trainer and closure in self._core.state.cancelling:  # type: ignore[union-attr]
                 errors.append(error)
-        super().trainer_lost(trainer, settlement)
+        super().lost(trainer, settlement)
         for error in errors:
             STAGE.world.checker.spend(error)
 

@@ -14,12 +14,12 @@ import pytest
 from pstrain.coordinator import decide, link, lost_trainers
 from pstrain.coordinator.dependencies import Dependencies
 from pstrain.coordinator.priority_queue import PriorityQueue
-from pstrain.coordinator.scheduler import Scheduler
 from pstrain.coordinator.state import CoordinatorState
+from pstrain.coordinator.trainer_interface import TrainerInterface
 from pstrain.paramserver import requests
-from pstrain.paramserver.calls import Call
 from pstrain.paramserver.commits import Commits, FenceReport, _Trainer
 from pstrain.paramserver.ledger import Ledger
+from pstrain.paramserver.messages import Call
 from pstrain.trainer import decisions
 from pstrain.trainer.cancelling import Cancelling, OpenRuns
 from pstrain.trainer.client import RemoteParameters
@@ -61,7 +61,7 @@ def servers_decide_without_a_record(patch: Patch) -> None:
 
 @mutant("I7")
 def repeated_requests_are_applied_twice(patch: Patch) -> None:
-    patch.setattr(Ledger, "claim", lambda _self, _closure, _sequence: True)
+    patch.setattr(Ledger, "add", lambda _self, _closure, _sequence: True)
 
 
 @mutant("I7", "I1")
@@ -183,7 +183,7 @@ def combined_request_runs_its_first_part_twice(patch: Patch) -> None:
         requests._or_refused(requests.answer, store, Call(call.header["first"], None))
         return original(store, call)
 
-    patch.setattr(Ledger, "claim", lambda _self, _closure, _sequence: True)
+    patch.setattr(Ledger, "add", lambda _self, _closure, _sequence: True)
     patch.setitem(requests._HANDLERS, "both", both)
 
 
@@ -287,7 +287,7 @@ def runs_within_a_commit_can_be_cancelled(patch: Patch) -> None:
 def closures_decided_by_a_lost_trainer_can_be_cancelled(patch: Patch) -> None:
     original = decide.lose_trainer
 
-    def lose(state: Any, trainer: int, decided: Any = None, *, attempts_max: int | None) -> Any:
+    def lose(state: Any, trainer: int, decided: Any = None, *, attempts_max: int) -> Any:
         known = {c: found for c, found in (decided or {}).items() if c not in state.cancelling}
         return original(state, trainer, known, attempts_max=attempts_max)
 
@@ -370,7 +370,7 @@ def decided_commits_are_not_completed(patch: Patch) -> None:
 def closures_committed_by_a_lost_trainer_run_again(patch: Patch) -> None:
     original = decide.lose_trainer
 
-    def lose(state: Any, trainer: int, _decided: Any = None, *, attempts_max: int | None) -> Any:
+    def lose(state: Any, trainer: int, _decided: Any = None, *, attempts_max: int) -> Any:
         return original(state, trainer, attempts_max=attempts_max)
 
     patch.setattr(decide, "lose_trainer", lose)
@@ -389,8 +389,8 @@ def returned_closures_lose_their_bound_trainer(patch: Patch) -> None:
 
 @mutant("I7", "I1", "I10")
 def low_water_mark_runs_ahead(patch: Patch) -> None:
-    original = Scheduler.low_water
-    patch.setattr(Scheduler, "low_water", lambda self: original(self) + 3)
+    original = TrainerInterface.low_water
+    patch.setattr(TrainerInterface, "low_water", lambda self: original(self) + 3)
 
 
 @mutant("I7", "I1", defences_off="servers refuse what a lost trainer still does")

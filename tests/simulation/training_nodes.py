@@ -15,11 +15,11 @@ from typing import Any
 from dataservice.errors import CancelledError, DataServiceError
 from dataservice.runtime.exchanges.message import Message
 from pstrain.paramserver import messages
-from pstrain.paramserver.calls import Call
 from pstrain.paramserver.commits import Commits
-from pstrain.paramserver.messages import LateBody
+from pstrain.paramserver.messages import Call, LateBody
 from pstrain.paramserver.requests import answer
 from pstrain.paramserver.server import Sessions
+from pstrain.presence import Presence
 from pstrain.trainer.client import RemoteParameters
 from pstrain.trainer.service import TrainerService
 from pstrain.variables.parameters import current_step
@@ -289,7 +289,8 @@ class TrainerNode(Process):
         self.alive = True
         addresses = [server.name for server in self.world.servers]
         self.service = TrainerService(
-            lambda request: RemoteParameters(addresses, session=request.session, token="-")
+            lambda request: RemoteParameters(addresses, session=request.session, token="-"),
+            Presence(),
         )
 
     def crash(self) -> None:

@@ -12,6 +12,7 @@ import pickle
 import weakref
 from collections.abc import Callable
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 from pstrain import pickling
@@ -20,8 +21,6 @@ from pstrain.coordinator.applying import RoundApplier
 from pstrain.coordinator.functions import PickledFunction
 from pstrain.coordinator.link import TrainerLink
 from pstrain.coordinator.remote_value import RemoteValue
-from pstrain.coordinator.restoring import Restorer
-from pstrain.coordinator.server_recovery import RecoverySwitch
 from pstrain.errors import (
     CancelledError,
     DataServiceError,
@@ -53,10 +52,8 @@ from tests.simulation.training_closures import (
 )
 from tests.simulation.training_nodes import FIRST_SESSION, SERVICE, Reader, ask
 from tests.simulation.training_restores import (
-    Executor,
-    Iterators,
+    PreemptedRecovery,
     Progress,
-    Strategy,
 )
 from tests.simulation.world import STAGE
 
@@ -104,7 +101,7 @@ class CoordinatorNode(Process):
         """
         super().__init__(world, "coordinator")
         self._after_a_loss = after_a_loss
-        self.recovery = RecoverySwitch()
+        self.recovery: Any = SimpleNamespace(is_restoring=False)  # until the program has begun
         self.is_done = False
         self.is_steady = is_steady
         # A generator of its own, so that the program does not depend on the network's draws.
@@ -150,6 +147,7 @@ class CoordinatorNode(Process):
         self.scheduler = (HearingScheduler if is_async else WatchedScheduler)(
             self.core, ids=itertools.count(), capacity=64, trainer_timeout_s=300.0
         )
+        self.recovery = PreemptedRecovery(self, self._leave)
         if self._in_rounds:
             RoundApplier(self.scheduler, self.parameters, self.recovery).start()
         self.scheduler.add_resource(_ITERATOR, pickling.dumps((_source, 0, {}), _reference))
@@ -178,29 +176,12 @@ class CoordinatorNode(Process):
             )
             self.links.append(link)
             link.start()
-        if self._after_a_loss != "ends":
-            self._start_restorer()
-
-    def _start_restorer(self) -> None:
         gives_up = self._after_a_loss == "goes back"
         self.checkpoints = self.world.checkpoints(self, gives_up=gives_up)
-        if not gives_up:
-            self.scheduler.rollback.keep_ended()
 
-        def leave() -> None:
-            for link in self.links:
-                link.leave()
-
-        self.recovery.use(
-            Restorer(
-                self.checkpoints,
-                Strategy(self),
-                self.scheduler.rollback,
-                Iterators(),
-                leave,
-                gives_up=gives_up,
-            )
-        )
+    def _leave(self) -> None:
+        for link in self.links:
+            link.leave()
 
     def _run(self) -> None:
         self._start()
@@ -210,8 +191,10 @@ class CoordinatorNode(Process):
             case "ends":
                 self._train()
             case "goes back":
-                self._fit()
+                with self.recovery.rolling_back(self.checkpoints):
+                    self._fit()
             case _:
+                self.recovery.recover_from(self.checkpoints)
                 self._train_on()
         self.recovery.stop()
         self.is_done = True
@@ -219,7 +202,7 @@ class CoordinatorNode(Process):
     def _fit(self) -> None:
         progress = Progress(self)
         self.checkpoints.attached.append(progress)
-        recovery: Any = Recovery(Executor(self), progress, [self.checkpoints])  # type: ignore[arg-type,list-item]
+        recovery: Any = Recovery(self.recovery, progress, [self.checkpoints])  # type: ignore[arg-type]
         self._save()
         recovery.train(self._train)
         wait(1.5)
@@ -229,12 +212,11 @@ class CoordinatorNode(Process):
     def _train_on(self) -> None:
         """Trains until training has ended with no server lost, whatever is lost meanwhile."""
         self._save()
-        executor = Executor(self)
         while True:
             restores = self.recovery.restores
             try:
                 self._train()
-                executor.check_intact()
+                self.recovery.check_intact()
                 # The data may seem used up only by the state before a restore that began meanwhile.
                 is_back = self.recovery.is_restoring or self.recovery.restores > restores
                 if self.world.data.is_over and not is_back:
@@ -242,7 +224,7 @@ class CoordinatorNode(Process):
             except DataServiceError as error:
                 # A request made during the restore fails, as its session is over.
                 is_back = self.recovery.restores > restores
-                if not is_back and not executor.wait_rolled_back(error):
+                if not is_back and not self.recovery.wait_rolled_back(error):
                     raise
 
     def _save(self) -> None:

@@ -1,7 +1,7 @@
 """Checkpoints of a simulated training cluster, which are restored when a server is lost.
 
-Real: the restorer, the scheduler's barrier, which closures it runs again or gives up, the servers'
-sessions, the resumption of a fit.
+Real: the recovery and its restorers, the scheduler's barrier, which closures it runs again or gives
+up, the servers' sessions, the resumption of a fit.
 Modelled: the content of a checkpoint (what was applied according to the checker's books, the rows
 that this used up, and the servers' values), its write, which takes a while, and the strategy's new
 sessions.
@@ -15,10 +15,10 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from pstrain.coordinator.per_worker import IteratorsInUse
+from pstrain.coordinator.server_recovery import ServerRecovery
 from pstrain.errors import (
     DataServiceError,
     DeadlineExceededError,
-    ServerLostError,
     UnavailableError,
 )
 from tests.simulation.fibers import Fiber, Lock, wait
@@ -51,6 +51,9 @@ class Checkpoints:
 
     def unfollow(self, follower: Any) -> None:
         self.followers.remove(follower)
+
+    def holds(self) -> frozenset[str]:
+        return frozenset()
 
     def alone(self) -> AbstractContextManager[Any]:
         return self._lock
@@ -106,6 +109,8 @@ class Checkpoints:
 class Strategy:
     """Stands for `pstrain.strategy.ParameterServerStrategy`, which owns the servers' sessions."""
 
+    variables = ()
+
     def __init__(self, node: Any) -> None:
         self._node = node
         self._number = 0
@@ -156,27 +161,15 @@ class Progress:
         self.is_behind = False
 
 
-class Executor:
-    """Stands for the coordinator as `pstrain.execution` hands it to a fit."""
+class PreemptedRecovery(ServerRecovery):
+    """The recovery of a program that takes a while to hear that its values are intact."""
 
-    def __init__(self, node: Any) -> None:
-        self._node = node
-
-    def wait_rolled_back(self, error: Exception) -> bool:
-        """Stands for `ServerRecovery.wait_rolled_back`."""
-        if not self._node.recovery.wait_restored(error):
-            return False
-        self._node.scheduler.rollback.forget_given_up()
-        return True
+    def __init__(self, node: Any, leave: Callable[[], None]) -> None:
+        self.node = node
+        self._kept = strategy = Strategy(node)
+        super().__init__(strategy, node.scheduler, Iterators(), leave)  # type: ignore[arg-type]
 
     def check_intact(self) -> None:
-        """Stands for `ServerRecovery.check_intact`."""
-        self._node.parameters.check_current()
-        if self._node.recovery.is_restoring:
-            raise ServerLostError("is being restored")
+        super().check_intact()
         # A real thread may be preempted anywhere; at this place a loss meanwhile matters.
-        wait(self._node.world.dice.choice((0.0, 0.01, 1.0)))
-
-    def end_restoring(self, is_behind: Callable[[], bool]) -> bool:
-        """Stands for `ServerRecovery.end_restoring`."""
-        return bool(self._node.recovery.end_restoring(is_behind))
+        wait(self.node.world.dice.choice((0.0, 0.01, 1.0)))

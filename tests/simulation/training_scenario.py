@@ -28,7 +28,7 @@ from pstrain.coordinator import (
     scheduler,
     scheduler_stats,
     trainer_interface,
-    waiting,
+    waits,
 )
 from pstrain.coordinator.invariants import check_invariants
 from pstrain.coordinator.remote_value import RemoteValue
@@ -232,7 +232,7 @@ class Scenario(BaseScenario):
     def run(self) -> None:
         world = self.world
         # After a restore, rounds wait for trainers that may never come back.
-        patience_s = PATIENCE_S + (waiting.ABSENT_TIMEOUT_S if self._rules == "sync" else 0.0)
+        patience_s = PATIENCE_S + (waits.ABSENT_TIMEOUT_S if self._rules == "sync" else 0.0)
         world.run(FAULTS_UNTIL_S + patience_s, lambda: self.coordinator.is_done)
         if not self.coordinator.is_done:
             raise Violation(f"I10: training does not end: {self._stand()}")
@@ -256,7 +256,7 @@ class Scenario(BaseScenario):
         check_invariants(self.coordinator.core.state)
         if self._rules == "sync":
             world.checker.rounds_over(self.coordinator.scheduler)
-        low_water = self.coordinator.scheduler.low_water()
+        low_water = self.coordinator.scheduler.trainers.low_water()
         for server in world.servers:
             server.store.advance(low_water)
             counts = server.store.commit_counts()
@@ -389,7 +389,7 @@ def staged() -> Iterator[None]:
             trainer_interface,
             barrier,
             rollback,
-            waiting,
+            waits,
             scheduler_stats,
             restoring,
             link,

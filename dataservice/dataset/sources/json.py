@@ -10,8 +10,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import io
 from collections.abc import Callable, Generator, Iterator, Mapping
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, TypeAlias
 
 import pyarrow as pa
 import pyarrow.json as pajson
@@ -20,6 +21,13 @@ from dataservice.dataset.columns import no_rows, require_distinct
 from dataservice.dataset.node import register_node
 from dataservice.dataset.plain_types import plain_schema
 from dataservice.dataset.sources.files import InputFile, first_readable
+from dataservice.dataset.sources.json_lines import (
+    Refused,
+    TooLongError,
+    agreeing_objects,
+    blocks_of_lines,
+    read_lines,
+)
 from dataservice.dataset.sources.opening import decompressed, opened
 from dataservice.dataset.sources.read_ahead import ReadAheadBatches, ReadAheadFile
 from dataservice.dataset.sources.reference import Reference, completed
@@ -33,12 +41,16 @@ from dataservice.errors import (
     SchemaError,
     SourceError,
 )
+from dataservice.job_options import ON_ERROR
 from dataservice.runtime.arguments import check_choice
+
+_Batches: TypeAlias = Generator[pa.RecordBatch, None, None]
 
 _BLOCK_BYTES: Final = 4 << 20
 _MAX_BLOCK_BYTES: Final = 1 << 30
 _EMPTY: Final = "Empty JSON stream"
 _NO_TEXT: Final = "Invalid UTF8"
+_SKIPPED: Final = "; from_json(..., on_error='skip') leaves out such lines"
 _ARRAY: Final = "Column() changed from object to array"
 _OTHER_SCHEMA: Final = (
     "changed from",
@@ -56,7 +68,8 @@ class JsonSource(WholeFilesSource):
 
     A line must fit into a block of `block_size_bytes`. By default, fields that are not in the
     schema are ignored if the user stated the schema, and are an error if it was inferred, also
-    where the inferred schema was filled in afterwards.
+    where the inferred schema was filled in afterwards. With `on_error` "skip", a line that cannot
+    be read, or does not have the schema, is left out by itself.
     """
 
     kind: ClassVar[str] = "json"
@@ -81,6 +94,7 @@ class JsonSource(WholeFilesSource):
             object.__setattr__(self, "unexpected_fields", unexpected)
         else:
             check_choice("unexpected_fields", self.unexpected_fields, ("error", "ignore"))
+        check_choice("on_error", self.on_error, ON_ERROR)
         size = self.block_size_bytes
         if isinstance(size, bool) or not isinstance(size, int) or not 0 < size <= _MAX_BLOCK_BYTES:
             raise InvalidArgumentError(
@@ -90,16 +104,33 @@ class JsonSource(WholeFilesSource):
     def batches(self, path: str, context: RunContext) -> Generator[pa.RecordBatch, None, None]:
         schema = self._row_schema
         rows_read = 0
+        read = self._lines_that_fit if self.on_error == "skip" else self._all_lines
         with (
             self._named_errors(path, lambda: rows_read),
-            self._reader(path, schema, context) as reader,
+            contextlib.closing(read(path, schema, context)) as batches,
         ):
-            for batch in reader or ():
-                # Arrow's parser does not check the bytes of strings.
-                batch.validate(full=True)
+            for batch in batches:
                 rows_read += batch.num_rows
                 if batch.num_rows:
                     yield batch.select(schema.names)
+
+    def _all_lines(self, path: str, schema: pa.Schema, context: RunContext) -> _Batches:
+        with self._reader(path, schema, context) as reader:
+            for batch in reader or ():
+                # Arrow's parser does not check the bytes of strings.
+                batch.validate(full=True)
+                yield batch
+
+    def _lines_that_fit(self, path: str, schema: pa.Schema, context: RunContext) -> _Batches:
+        def refuse(line: Refused) -> None:
+            if context.omitted is not None:
+                told = f"{path!r}: {line.message}: {line.text!r}"
+                context.omitted.source_rows(path, 1, told)
+
+        options = self._parse_options(schema)
+        with opened(path, self.storage_options) as handle:
+            for block in blocks_of_lines(decompressed(handle, path), self.block_size_bytes):
+                yield from read_lines(block, options, refuse)
 
     def empty(self) -> pa.RecordBatch:
         return no_rows(self._row_schema)
@@ -146,17 +177,19 @@ class JsonSource(WholeFilesSource):
     def _reader(
         self, path: str, schema: pa.Schema | None, context: RunContext
     ) -> Iterator[ReadAheadBatches | None]:
-        """Opens a reader of the file; None for a file without lines."""
+        """Opens a reader of the file; None for a file without lines.
+
+        With `on_error` "skip", only types are read with it: of the first block's lines that agree.
+        """
         read = pajson.ReadOptions(use_threads=context.threads > 1, block_size=self.block_size_bytes)
-        parse = pajson.ParseOptions(
-            explicit_schema=schema,
-            unexpected_field_behavior="infer" if schema is None else self.unexpected_fields,
-        )
+        parse = self._parse_options(schema)
         with opened(path, self.storage_options) as handle:
+            lines = decompressed(handle, path)
+            if self.on_error == "skip":
+                lines = io.BytesIO(agreeing_objects(lines.read(self.block_size_bytes)))
             try:
                 batches = ReadAheadBatches(
-                    ReadAheadFile(decompressed(handle, path)),
-                    lambda file: pajson.open_json(file, read, parse),
+                    ReadAheadFile(lines), lambda file: pajson.open_json(file, read, parse)
                 )
             except pa.ArrowInvalid as error:
                 if _EMPTY not in str(error):
@@ -165,6 +198,12 @@ class JsonSource(WholeFilesSource):
                 return
             with contextlib.closing(batches):
                 yield batches
+
+    def _parse_options(self, schema: pa.Schema | None) -> pajson.ParseOptions:
+        return pajson.ParseOptions(
+            explicit_schema=schema,
+            unexpected_field_behavior="infer" if schema is None else self.unexpected_fields,
+        )
 
     @contextlib.contextmanager
     def _named_errors(self, path: str, rows_read: Callable[[], int]) -> Iterator[None]:
@@ -191,14 +230,14 @@ class JsonSource(WholeFilesSource):
         if any(mark in message for mark in _OTHER_SCHEMA):
             return SchemaError(
                 f"{where}: the lines do not have one schema ({message}); "
-                "correct the file, or state columns and types with schema="
+                f"correct the file, or state columns and types with schema={_SKIPPED}"
             )
-        if "block" in message:
+        if isinstance(error, TooLongError) or "block" in message:
             return SourceError(
                 f"{where}: a line is longer than a block of {self.block_size_bytes:,} bytes "
                 f"({message}); read it with a larger block_size_bytes="
             )
         return SourceError(
             f"{path!r} cannot be read as JSON lines after row {rows_read}: {message}; every line "
-            "must be one object: the file is damaged, cut short or of another format"
+            f"must be one object: the file is damaged, cut short or of another format{_SKIPPED}"
         )

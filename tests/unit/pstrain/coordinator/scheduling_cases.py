@@ -30,7 +30,7 @@ def started(events: ev.Events) -> list[tuple[int, int, int]]:
 def running_state(closures: int, trainers: int, slots: int = 1) -> CoordinatorState:
     state = CoordinatorState()
     for trainer in range(trainers):
-        apply(state, decide.join_trainer(state, trainer, slots))
+        apply(state, decide.join_trainer(trainer, slots))
     for closure in range(closures):
         apply(state, decide.schedule(state, closure))
     apply(state, assigning.assign(state))
@@ -39,7 +39,7 @@ def running_state(closures: int, trainers: int, slots: int = 1) -> CoordinatorSt
 
 def join_warm(state: CoordinatorState, trainer: int, slots: int) -> None:
     """Joins a trainer that has already ended closures."""
-    apply(state, decide.join_trainer(state, trainer, slots))
+    apply(state, decide.join_trainer(trainer, slots))
     state.trainers[trainer].ended = slots
 
 
@@ -48,7 +48,7 @@ def scheduler(capacity: int = 3) -> tuple[Scheduler, queue.SimpleQueue[Any]]:
     core = Core(attempts_max=3)
     made = Scheduler(core, ids=itertools.count(), capacity=capacity, trainer_timeout_s=30.0)
     outbox = Outbox()
-    made.trainer_joined(0, 1, outbox)
+    made.trainers.joined(0, 1, outbox)
     return made, outbox
 
 
@@ -61,7 +61,7 @@ class Cluster:
             self.core, ids=itertools.count(), capacity=capacity, trainer_timeout_s=30.0
         )
         self.outbox = Outbox()
-        self.scheduler.trainer_joined(0, 1, self.outbox)
+        self.scheduler.trainers.joined(0, 1, self.outbox)
 
     def submit(self, *inputs: Any) -> Any:
         return self.scheduler.submit("f", b"", None, name="step", inputs=inputs)
@@ -72,5 +72,5 @@ class Cluster:
         assert isinstance(run, StartRun)
         assert all(value.has_value for value in run.closure.inputs)
         number = run.closure.id
-        self.scheduler.results(0, [RunResult(number, run.attempt, number, error)])
+        self.scheduler.trainers.results(0, [RunResult(number, run.attempt, number, error)])
         return number

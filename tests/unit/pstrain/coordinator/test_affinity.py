@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pstrain.consistency import ASYNC, Consistency, Ssp
-from pstrain.coordinator import assigning, decide, waiting
+from pstrain.coordinator import assigning, decide, waits
+from pstrain.coordinator import events as ev
 from pstrain.coordinator.invariants import check_invariants
 from pstrain.coordinator.lost_trainers import Settlement
 from pstrain.coordinator.orders import Outbox, RunResult, StartRun
@@ -24,7 +25,7 @@ def state_of(
     """Returns a state with closures, bound or not, and with trainers of ``slots`` each."""
     state = CoordinatorState(consistency)
     for trainer in range(trainers):
-        apply(state, decide.join_trainer(state, trainer, slots))
+        apply(state, decide.join_trainer(trainer, slots))
     for closure, trainer in bound.items():
         apply(state, decide.schedule(state, closure, trainer))
     return state
@@ -107,7 +108,7 @@ def test_closures_bound_to_absent_trainer_do_not_block_others() -> None:
     state = state_of({**dict.fromkeys(range(50), 7), 50: None, 51: None, 52: None})
     assert [c for c, _, _ in started(apply(state, assigning.assign(state)))] == [50, 51]
     assert state.waiting_count == 51
-    apply(state, decide.join_trainer(state, 7, 2))
+    apply(state, decide.join_trainer(7, 2))
     assert started(apply(state, assigning.assign(state))) == [(0, 7, 0), (1, 7, 0)]
 
 
@@ -117,14 +118,14 @@ def test_closures_bound_to_lost_trainer_wait_for_its_return_in_original_order() 
     apply(state, decide.lose_trainer(state, 1, attempts_max=5))
     apply(state, decide.finish(state, 2, 0, 0))
     assert apply(state, assigning.assign(state)) == ()
-    apply(state, decide.join_trainer(state, 1, 2))
+    apply(state, decide.join_trainer(1, 2))
     assert started(apply(state, assigning.assign(state))) == [(0, 1, 1), (1, 1, 0)]
 
 
 def test_short_unbound_closures_do_not_starve_closure_bound_to_trainer() -> None:
     state = CoordinatorState()
     for trainer in range(2):
-        apply(state, decide.join_trainer(state, trainer, 1))
+        apply(state, decide.join_trainer(trainer, 1))
     for closure in range(1000):
         apply(state, decide.schedule(state, closure))
     apply(state, assigning.assign(state, lambda _: True))
@@ -163,7 +164,7 @@ def test_reopened_bound_closure_runs_again_on_its_trainer() -> None:
     apply(state, assigning.assign(state))
     for closure, trainer in ((1, 0), (0, 1)):
         apply(state, decide.finish(state, closure, trainer, 0))
-    again = [decide.EndedClosure(0, trainer=1), decide.EndedClosure(1)]
+    again = [ev.ClosureReopened(closure=0, trainer=1), ev.ClosureReopened(closure=1)]
     apply(state, decide.reopen(state, again, {}))
     assert sorted(started(apply(state, assigning.assign(state)))) == [(0, 1, 0), (1, 0, 0)]
 
@@ -174,7 +175,7 @@ def test_reopened_bound_closure_runs_again_on_its_trainer() -> None:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now = [0.0]
-    monkeypatch.setattr(waiting.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(waits.time, "monotonic", lambda: now[0])
     return now
 
 
@@ -187,7 +188,7 @@ def test_queue_of_absent_trainer_takes_no_capacity_from_unbound_closures() -> No
         value = made.submit("f", b"", None)
         run = items.get_nowait()
         assert isinstance(run, StartRun)
-        made.results(0, [RunResult(run.closure.id, run.attempt, "done", None)])
+        made.trainers.results(0, [RunResult(run.closure.id, run.attempt, "done", None)])
         assert value.fetch(0) == "done"
     made.stop()
 
@@ -195,12 +196,12 @@ def test_queue_of_absent_trainer_takes_no_capacity_from_unbound_closures() -> No
 def test_trainer_absent_beyond_timeout_fails_closures_bound_to_it(clock: list[float]) -> None:
     made, _ = scheduler()
     value, other = made.submit("f", b"", None, 1), made.submit("f", b"", None, 1)
-    made.waiting.check_absent_trainers()
+    made.waits.check_absent_trainers()
     clock[0] = 29.0
-    made.waiting.check_absent_trainers()
+    made.waits.check_absent_trainers()
     assert not value.is_ready()
     clock[0] = 31.0
-    made.waiting.check_absent_trainers()
+    made.waits.check_absent_trainers()
     with pytest.raises(UnavailableError, match="trainer 1 could not be reached for 31 s"):
         value.fetch(0)
     with pytest.raises(CancelledError):
@@ -214,15 +215,15 @@ def test_trainer_absent_beyond_timeout_fails_closures_bound_to_it(clock: list[fl
 def test_trainer_that_connected_in_between_gets_its_full_timeout_again(clock: list[float]) -> None:
     made, _ = scheduler()
     made.submit("f", b"", None, 1)
-    made.waiting.check_absent_trainers()
+    made.waits.check_absent_trainers()
     clock[0] = 20.0
-    made.trainer_joined(1, 1, Outbox())
-    made.waiting.check_absent_trainers()
-    made.trainer_silenced(1)
-    made.trainer_lost(1, Settlement({}, {}, {}))
-    made.waiting.check_absent_trainers()
+    made.trainers.joined(1, 1, Outbox())
+    made.waits.check_absent_trainers()
+    made.trainers.silence(1)
+    made.trainers.lost(1, Settlement({}, {}, {}))
+    made.waits.check_absent_trainers()
     clock[0] = 40.0
-    made.waiting.check_absent_trainers()
+    made.waits.check_absent_trainers()
     assert made.counts()["waiting"] == 1
     made.stop()
 
@@ -233,15 +234,15 @@ def test_warning_names_absent_trainers_that_closures_wait_for(
     made, _ = scheduler()
     made.submit("f", b"", None, 1)
     for clock[0] in (0.0, 9.0, 11.0, 12.0, 22.0):
-        made.waiting.check_absent_trainers()
-    made.trainer_joined(1, 1, Outbox())
+        made.waits.check_absent_trainers()
+    made.trainers.joined(1, 1, Outbox())
     for clock[0] in (23.0, 40.0):
-        made.waiting.check_absent_trainers()
+        made.waits.check_absent_trainers()
     for trainer in (0, 1):
-        made.trainer_silenced(trainer)
-        made.trainer_lost(trainer, Settlement({}, {}, {}))
+        made.trainers.silence(trainer)
+        made.trainers.lost(trainer, Settlement({}, {}, {}))
     for clock[0] in (41.0, 52.0):
-        made.waiting.check_absent_trainers()
+        made.waits.check_absent_trainers()
     bound = "waiting for trainers [1], which closures are bound to, to connect"
     told = [text for text in caplog.messages if "to connect" in text]
     assert told == [bound, bound, "waiting for a trainer to connect"]

@@ -29,14 +29,14 @@ class StreamAnsweringAfterJoin:
 
     def _answer(self) -> None:
         # Waits for the lock, which the asking thread releases while it waits.
-        self._made.trainer_joined(1, 1, Outbox())
+        self._made.trainers.joined(1, 1, Outbox())
         self._made.barrier.position(0, "here")
 
 
 def test_positions_do_not_wait_for_trainer_that_joins_after_the_request() -> None:
     made, _ = scheduler()
-    made.trainer_silenced(0)
-    made.trainer_joined(0, 1, StreamAnsweringAfterJoin(made))  # type: ignore[arg-type]
+    made.trainers.silence(0)
+    made.trainers.joined(0, 1, StreamAnsweringAfterJoin(made))  # type: ignore[arg-type]
     with made.barrier.held(TIMEOUT_S):
         assert made.barrier.positions("data", TIMEOUT_S) == {0: "here"}
     made.stop()
@@ -72,8 +72,8 @@ def partly_committed() -> Scheduler:
     """Returns a scheduler with a closure of which a lost trainer has committed a part."""
     made, _ = scheduler()
     closure = made.submit("f", b"", None).closure
-    made.trainer_silenced(0)
-    made.trainer_lost(0, Settlement({closure: DecidedClosure(0, 1)}, {}, {}))
+    made.trainers.silence(0)
+    made.trainers.lost(0, Settlement({closure: DecidedClosure(0, 1)}, {}, {}))
     assert made._core.state.has_partly_committed
     return made
 

@@ -123,7 +123,7 @@ def test_closure_with_committed_part_is_not_cancelled() -> None:
 def test_cancelled_closure_dropped_from_round_does_not_run_again() -> None:
     state = CoordinatorState(Sync(1), range(2))
     for trainer in range(2):
-        apply(state, decide.join_trainer(state, trainer, 1))
+        apply(state, decide.join_trainer(trainer, 1))
     for closure in range(2):
         apply(state, decide.schedule(state, closure))
     apply(state, assigning.assign(state))
@@ -140,7 +140,7 @@ def test_cancelled_closure_dropped_from_round_does_not_run_again() -> None:
 def test_cancel_may_be_refused_once_closure_is_prepared() -> None:
     state = CoordinatorState(Sync(), range(2))
     for trainer in range(2):
-        apply(state, decide.join_trainer(state, trainer, 1))
+        apply(state, decide.join_trainer(trainer, 1))
     for closure in range(2):
         apply(state, decide.schedule(state, closure))
     apply(state, assigning.assign(state))
@@ -153,7 +153,7 @@ def test_cancel_may_be_refused_once_closure_is_prepared() -> None:
 def test_round_continues_without_cancelled_closure() -> None:
     state = CoordinatorState(Sync(0), range(2))
     for trainer in range(2):
-        apply(state, decide.join_trainer(state, trainer, 1))
+        apply(state, decide.join_trainer(trainer, 1))
     for closure in range(3):
         apply(state, decide.schedule(state, closure))
     apply(state, assigning.assign(state))
@@ -214,7 +214,7 @@ class Cluster:
             self.core, ids=itertools.count(), capacity=100, trainer_timeout_s=30.0
         )
         self._items = Outbox()
-        self.scheduler.trainer_joined(0, 2, self._items)
+        self.scheduler.trainers.joined(0, 2, self._items)
 
     def orders(self) -> list[Any]:
         items = []
@@ -223,7 +223,7 @@ class Cluster:
         return items
 
     def ends(self, closure: int, error: Exception | None = None) -> None:
-        self.scheduler.results(0, [RunResult(closure, 0, f"value {closure}", error)])
+        self.scheduler.trainers.results(0, [RunResult(closure, 0, f"value {closure}", error)])
 
     def cancels(self, value: Any) -> tuple[threading.Thread, list[bool]]:
         """Cancels ``value`` in a thread; returns once the trainer has been asked to cancel it."""
@@ -284,7 +284,7 @@ def test_cancel_returns_when_granted_and_join_returns_when_run_has_ended(
     value = cluster.scheduler.submit("f", b"", None)
     cluster.orders()
     thread, said = cluster.cancels(value)
-    cluster.scheduler.cancel_answered(0, 0, 0, is_granted=True)
+    cluster.scheduler.trainers.cancel_answered(0, 0, 0, is_granted=True)
     thread.join(DEADLINE_S)
     assert said == [True]
     with pytest.raises(CancelledError):
@@ -300,7 +300,7 @@ def test_cancel_returns_false_when_trainer_refuses_it(cluster: Cluster) -> None:
     value = cluster.scheduler.submit("f", b"", None)
     cluster.orders()
     thread, said = cluster.cancels(value)
-    cluster.scheduler.cancel_answered(0, 0, 0, is_granted=False)
+    cluster.scheduler.trainers.cancel_answered(0, 0, 0, is_granted=False)
     thread.join(DEADLINE_S)
     assert said == [False]
     cluster.ends(0)
@@ -311,8 +311,8 @@ def test_cancel_succeeds_when_trainer_is_lost_before_answering(cluster: Cluster)
     value = cluster.scheduler.submit("f", b"", None)
     cluster.orders()
     thread, said = cluster.cancels(value)
-    cluster.scheduler.trainer_silenced(0)
-    cluster.scheduler.trainer_lost(0, Settlement({}, {}, {}))
+    cluster.scheduler.trainers.silence(0)
+    cluster.scheduler.trainers.lost(0, Settlement({}, {}, {}))
     thread.join(DEADLINE_S)
     assert said == [True]
     assert cluster.scheduler.counts()["waiting"] == 0
@@ -387,13 +387,13 @@ def test_running_closure_past_its_deadline_is_not_committed(cluster: Cluster) ->
 
 
 def test_identical_errors_are_reported_once_with_their_count(cluster: Cluster) -> None:
-    cluster.scheduler.trainer_joined(1, 2, Outbox())
+    cluster.scheduler.trainers.joined(1, 2, Outbox())
     for _ in range(4):
         cluster.scheduler.submit("f", b"", None)
     mine = [order.closure.id for order in cluster.orders()]
     for closure in (*mine, *({0, 1, 2, 3} - {*mine})):
         trainer, text = int(closure not in mine), "first" if closure == mine[0] else "same"
-        cluster.scheduler.results(trainer, [RunResult(closure, 0, None, ValueError(text))])
+        cluster.scheduler.trainers.results(trainer, [RunResult(closure, 0, None, ValueError(text))])
     with pytest.raises(ValueError, match="first") as raised:
         cluster.scheduler.wait_idle(0)
     assert raised.value.__notes__ == ["Also failed, 3 times: ValueError: same"]

@@ -94,8 +94,8 @@ def test_cancelled_closure_cancels_its_dependants_only() -> None:
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_dependants_of_closures_of_lost_trainer_end_once(fails: bool) -> None:
-    state = state_with_inputs({0: (), 1: (), 2: (0, 1), 3: (2,)}, trainers=1)
-    apply(state, decide.join_trainer(state, 0, 2))
+    state = state_with_inputs({0: (), 1: (), 2: (0, 1), 3: (2,)}, trainers=0)
+    apply(state, decide.join_trainer(0, 2))
     apply(state, assigning.assign(state))
     apply(state, decide.cancel(state, 0, ev.Reason.ASKED))
     decided = {1: decide.DecidedClosure(0, 0, has_ended=True, is_error=fails)}
@@ -139,7 +139,7 @@ def test_closures_of_random_dependency_graphs_all_end_once() -> None:
 def test_released_closure_keeps_its_scheduling_order_under_sync_rounds() -> None:
     state = CoordinatorState(Sync(0), range(2))
     for trainer in range(2):
-        apply(state, decide.join_trainer(state, trainer, 1))
+        apply(state, decide.join_trainer(trainer, 1))
     apply(state, decide.schedule(state, 0))
     apply(state, rounds.seal(state, 1))
     apply(state, decide.schedule(state, 1, None, (0,)))

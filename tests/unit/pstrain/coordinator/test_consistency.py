@@ -110,7 +110,7 @@ class Scheduling(RuleBasedStateMachine):
     @rule(trainer=st.integers(0, 2))
     def join(self, trainer: int) -> None:
         if trainer not in self.state.trainers:
-            self.note(decide.join_trainer(self.state, trainer, self.slots))
+            self.note(decide.join_trainer(trainer, self.slots))
             self.go_on()
 
     @rule(trainer=st.integers(0, 2))
@@ -126,7 +126,7 @@ class Scheduling(RuleBasedStateMachine):
 
     def lose(self, trainer: int) -> None:
         self.to_drop = [d for d in self.to_drop if d[1] != trainer]
-        self.note(decide.lose_trainer(self.state, trainer, attempts_max=None))
+        self.note(decide.lose_trainer(self.state, trainer, attempts_max=1_000))
         self.go_on()
 
     @precondition(lambda self: self.state.running)
@@ -257,7 +257,8 @@ del case  # or pytest runs the last one under this name too
 
 def reopen(state: CoordinatorState, ended: dict[int, int]) -> ev.Events:
     """Queues closures again that ended, given their rounds."""
-    return decide.reopen(state, [decide.EndedClosure(*each) for each in ended.items()], {})
+    again = [ev.ClosureReopened(closure=c, round=number) for c, number in ended.items()]
+    return decide.reopen(state, again, {})
 
 
 def started(state: CoordinatorState) -> list[tuple[int, int]]:
@@ -271,7 +272,7 @@ def sync_state(rule: Sync, trainers: int, closures: int) -> CoordinatorState:
         apply(state, decide.schedule(state, closure))
     for trainer in reversed(range(trainers)):
         assert rule.backup_workers or not started(state)
-        apply(state, decide.join_trainer(state, trainer, 1))
+        apply(state, decide.join_trainer(trainer, 1))
     return state
 
 
@@ -300,9 +301,9 @@ def test_rounds_wait_for_exactly_the_trainers_of_job_with_gaps_in_its_numbers() 
     state = CoordinatorState(Sync(), (1, 5))
     for closure in range(2):
         apply(state, decide.schedule(state, closure))
-    apply(state, decide.join_trainer(state, 1, 1))
+    apply(state, decide.join_trainer(1, 1))
     assert started(state) == []
-    apply(state, decide.join_trainer(state, 5, 1))
+    apply(state, decide.join_trainer(5, 1))
     assert started(state) == [(0, 1), (1, 5)]
 
 
@@ -407,7 +408,7 @@ def test_begun_round_goes_on_while_scheduling_is_held_and_no_other_begins() -> N
     prepare(state, 0)
     apply(state, decide.hold())
     apply(state, decide.lose_trainer(state, 1, attempts_max=3))
-    apply(state, decide.join_trainer(state, 1, 1))
+    apply(state, decide.join_trainer(1, 1))
     assert started(state) == [(1, 0)]
     prepare(state, 1)
     apply(state, rounds.end_round(state))
@@ -439,9 +440,9 @@ def test_replayed_rounds_have_their_original_closures_and_trainers() -> None:
     apply(state, reopen(state, ended))
     apply(state, decide.resume(state))
     assert list(state.waiting) == [0, 1, 2, 3, 4, 5]
-    apply(state, decide.join_trainer(state, 1, 1))
+    apply(state, decide.join_trainer(1, 1))
     assert started(state) == []
-    apply(state, decide.join_trainer(state, 0, 1))
+    apply(state, decide.join_trainer(0, 1))
     for expected in ([(0, 0), (1, 1)], [(2, 0)], [(3, 0), (4, 1)], [(5, 0)]):
         assert started(state) == expected
         assert started(state) == []
@@ -523,11 +524,11 @@ def _go_back(state: CoordinatorState, ended: dict[int, int]) -> None:
     apply(state, decide.await_trainers(state))
     trainers = sorted(state.trainers)
     for trainer in trainers:
-        apply(state, decide.lose_trainer(state, trainer, attempts_max=None))
+        apply(state, decide.lose_trainer(state, trainer, attempts_max=1_000))
     apply(state, reopen(state, ended))
     apply(state, decide.resume(state))
     for trainer in trainers:
-        apply(state, decide.join_trainer(state, trainer, 1))
+        apply(state, decide.join_trainer(trainer, 1))
 
 
 def test_dropped_closure_runs_again_and_late_trainer_works_after_its_drop_has_ended() -> None:
@@ -554,13 +555,13 @@ def test_closure_without_changes_makes_no_other_closure_late() -> None:
 
 def test_joining_trainer_starts_at_clock_of_slowest_trainer() -> None:
     state = CoordinatorState(Ssp(1), range(2))
-    apply(state, decide.join_trainer(state, 0, 4))
+    apply(state, decide.join_trainer(0, 4))
     for closure in range(9):
         apply(state, decide.schedule(state, closure))
     assert started(state) == [(0, 0), (1, 0)]
     for closure in (0, 1):
         apply(state, decide.finish(state, closure, 0, 0))
-    apply(state, decide.join_trainer(state, 1, 4))
+    apply(state, decide.join_trainer(1, 4))
     assert sorted(started(state)) == [(2, 0), (3, 1), (4, 0), (5, 1)]
     for closure in (2, 4):
         apply(state, decide.finish(state, closure, 0, 0))
@@ -572,14 +573,14 @@ def test_joining_trainer_starts_at_clock_of_slowest_trainer() -> None:
 def test_clock_of_joining_trainer_is_least_of_live_trainers() -> None:
     state = CoordinatorState(Ssp(9), range(4))
     for trainer in range(3):
-        apply(state, decide.join_trainer(state, trainer, 2))
+        apply(state, decide.join_trainer(trainer, 2))
     for closure in range(6):
         apply(state, decide.schedule(state, closure))
     assert started(state) == [(closure, closure % 3) for closure in range(6)]
     for closure in (0, 3, 1):
         apply(state, decide.finish(state, closure, closure % 3, 0))
     apply(state, decide.silence_trainer(state, 2))
-    apply(state, decide.join_trainer(state, 3, 1))
+    apply(state, decide.join_trainer(3, 1))
     assert [trainer.clock for trainer in state.trainers.values()] == [2, 1, 0, 1]
 
 

@@ -14,6 +14,10 @@ from tests.unit.pstrain.coordinator.scheduling_cases import apply, join_warm, ru
 ATTEMPTS_MAX = 3
 
 
+def reopened(*closures: int) -> list[ev.ClosureReopened]:
+    return [ev.ClosureReopened(closure=closure) for closure in closures]
+
+
 def test_short_closures_queue_at_trainers_beyond_their_slots() -> None:
     state = CoordinatorState()
     for trainer in range(2):
@@ -36,7 +40,7 @@ def test_short_closures_queue_at_trainers_beyond_their_slots() -> None:
 def test_no_closure_queues_at_trainer_that_has_just_joined() -> None:
     state = CoordinatorState()
     join_warm(state, 0, 2)
-    apply(state, decide.join_trainer(state, 1, 2))
+    apply(state, decide.join_trainer(1, 2))
     for closure in range(40):
         apply(state, decide.schedule(state, closure))
     apply(state, assigning.assign(state, lambda _: 8))
@@ -74,7 +78,7 @@ def test_queue_at_trainer_is_limited_by_allowance_of_closure() -> None:
 def test_lightly_loaded_trainer_is_ready_only_while_no_closure_waits() -> None:
     state = running_state(closures=8, trainers=1, slots=9)
     assert not state.has_ready(3)
-    apply(state, decide.join_trainer(state, 1, 9))
+    apply(state, decide.join_trainer(1, 9))
     assert state.has_ready(3)
     apply(state, decide.schedule(state, 8))
     assert not state.has_ready(3)
@@ -101,7 +105,7 @@ def test_short_closure_returned_from_lost_trainer_takes_slot() -> None:
 def test_closures_start_oldest_first_on_slots_in_turn() -> None:
     state = CoordinatorState()
     for trainer in (7, 8):
-        apply(state, decide.join_trainer(state, trainer, 1))
+        apply(state, decide.join_trainer(trainer, 1))
     for closure in range(3):
         apply(state, decide.schedule(state, closure))
     assert started(apply(state, assigning.assign(state))) == [(0, 7, 0), (1, 8, 0)]
@@ -111,7 +115,7 @@ def test_closures_start_oldest_first_on_slots_in_turn() -> None:
 def test_closure_starts_on_trainer_that_runs_fewest() -> None:
     state = running_state(closures=5, trainers=2, slots=3)
     assert [list(t.running) for t in state.trainers.values()] == [[0, 2, 4], [1, 3]]
-    apply(state, decide.join_trainer(state, 2, 3))
+    apply(state, decide.join_trainer(2, 3))
     for closure in range(5, 8):
         apply(state, decide.schedule(state, closure))
     events = apply(state, assigning.assign(state))
@@ -122,14 +126,14 @@ def test_closures_of_lost_trainer_run_next_in_original_order() -> None:
     state = running_state(closures=5, trainers=1, slots=3)
     apply(state, decide.lose_trainer(state, 0, attempts_max=ATTEMPTS_MAX))
     assert list(state.waiting) == [0, 1, 2, 3, 4]
-    apply(state, decide.join_trainer(state, 1, 2))
+    apply(state, decide.join_trainer(1, 2))
     assert started(apply(state, assigning.assign(state))) == [(0, 1, 1), (1, 1, 1)]
 
 
 def test_late_results_of_lost_trainer_are_ignored() -> None:
     state = running_state(closures=1, trainers=1)
     apply(state, decide.lose_trainer(state, 0, attempts_max=ATTEMPTS_MAX))
-    apply(state, decide.join_trainer(state, 0, 1))
+    apply(state, decide.join_trainer(0, 1))
     apply(state, assigning.assign(state))
     assert decide.finish(state, closure=0, trainer=0, attempt=0) == ()
     assert decide.fail(state, closure=0, trainer=0, attempt=0) == ()
@@ -170,7 +174,7 @@ def test_closure_that_loses_trainers_attempts_max_times_fails() -> None:
     state = running_state(closures=2, trainers=1)
     for trainer in range(ATTEMPTS_MAX):
         events = apply(state, decide.lose_trainer(state, trainer, attempts_max=ATTEMPTS_MAX))
-        apply(state, decide.join_trainer(state, trainer + 1, 1))
+        apply(state, decide.join_trainer(trainer + 1, 1))
         apply(state, assigning.assign(state))
     assert ev.ClosureFailed(closure=0) in events
     assert ev.ClosureCancelled(closure=1) in events
@@ -187,7 +191,7 @@ def test_closure_of_lost_trainer_that_servers_had_decided_has_ended() -> None:
     assert list(state.waiting) == [1, 2, 3]
     assert (state.finished_count, state.lost_count) == (1, 1)
     assert state.parts == {1: 2}
-    apply(state, decide.join_trainer(state, 0, 3))
+    apply(state, decide.join_trainer(0, 3))
     apply(state, assigning.assign(state))
     apply(state, decide.finish(state, 1, 0, 1))
     assert state.parts == {}
@@ -206,7 +210,7 @@ def test_closure_of_lost_trainer_with_decided_error_fails() -> None:
 def test_decided_end_of_earlier_run_does_not_end_closure() -> None:
     state = running_state(closures=1, trainers=1)
     apply(state, decide.lose_trainer(state, 0, attempts_max=ATTEMPTS_MAX))
-    apply(state, decide.join_trainer(state, 0, 1))
+    apply(state, decide.join_trainer(0, 1))
     apply(state, assigning.assign(state))
     decided = {0: decide.DecidedClosure(attempt=0, parts=0, has_ended=True)}
     apply(state, decide.lose_trainer(state, 0, decided, attempts_max=ATTEMPTS_MAX))
@@ -218,9 +222,9 @@ def test_no_closure_starts_until_every_hold_is_resumed() -> None:
     state = running_state(closures=3, trainers=1)
     for _ in range(2):
         apply(state, decide.hold())
-    apply(state, decide.join_trainer(state, 1, 1))
+    apply(state, decide.join_trainer(1, 1))
     assert apply(state, assigning.assign(state)) == ()
-    apply(state, decide.lose_trainer(state, 1, attempts_max=None))
+    apply(state, decide.lose_trainer(state, 1, attempts_max=ATTEMPTS_MAX))
     apply(state, decide.finish(state, closure=0, trainer=0, attempt=0))
     assert state.is_settled
     assert apply(state, assigning.assign(state)) == ()
@@ -236,7 +240,7 @@ def test_silenced_trainer_keeps_state_from_being_settled() -> None:
     assert state.is_settled
     apply(state, decide.silence_trainer(state, 0))
     assert not state.is_settled
-    apply(state, decide.lose_trainer(state, 0, attempts_max=None))
+    apply(state, decide.lose_trainer(state, 0, attempts_max=ATTEMPTS_MAX))
     assert state.is_settled
 
 
@@ -245,8 +249,8 @@ def test_reopened_closures_run_again_before_others() -> None:
     for closure in (0, 1):
         apply(state, decide.finish(state, closure=closure, trainer=0, attempt=0))
         apply(state, assigning.assign(state))
-    apply(state, decide.lose_trainer(state, 0, attempts_max=None))
-    apply(state, decide.reopen(state, map(decide.EndedClosure, (1, 0, 2)), {}))
+    apply(state, decide.lose_trainer(state, 0, attempts_max=ATTEMPTS_MAX))
+    apply(state, decide.reopen(state, reopened(1, 0, 2), {}))
     assert list(state.waiting) == [0, 1, 2, 3]
 
 
@@ -259,10 +263,10 @@ def state_with_rerun(ended: int, *, trainers: int) -> CoordinatorState:
     state = running_state(closures=ended + 2, trainers=1, slots=ended)
     for closure in range(ended):
         apply(state, decide.finish(state, closure=closure, trainer=0, attempt=0))
-    apply(state, decide.lose_trainer(state, 0, attempts_max=None))
-    apply(state, decide.reopen(state, map(decide.EndedClosure, range(ended)), {}))
+    apply(state, decide.lose_trainer(state, 0, attempts_max=ATTEMPTS_MAX))
+    apply(state, decide.reopen(state, reopened(*range(ended)), {}))
     for trainer in range(trainers):
-        apply(state, decide.join_trainer(state, trainer, 1))
+        apply(state, decide.join_trainer(trainer, 1))
     apply(state, assigning.assign(state))
     return state
 
@@ -270,7 +274,7 @@ def state_with_rerun(ended: int, *, trainers: int) -> CoordinatorState:
 def test_reported_closures_run_again_despite_errors_of_other_closures() -> None:
     state = state_with_rerun(2, trainers=3)
     assert sorted(state.running) == [0, 1, 2]
-    apply(state, decide.reopen(state, [decide.EndedClosure(4)], {}))
+    apply(state, decide.reopen(state, reopened(4), {}))
     assert cancelled(apply(state, decide.fail(state, closure=2, trainer=2, attempt=0))) == [3]
     assert started(apply(state, assigning.assign(state))) == [(4, 2, 0)]
     lost = apply(state, decide.lose_trainer(state, 1, attempts_max=ATTEMPTS_MAX))
@@ -290,7 +294,7 @@ def test_reported_closures_run_again_despite_unreported_error() -> None:
     state = running_state(closures=2, trainers=2)
     apply(state, decide.finish(state, closure=0, trainer=0, attempt=0))
     apply(state, decide.fail(state, closure=1, trainer=1, attempt=0))
-    apply(state, decide.reopen(state, [decide.EndedClosure(0)], {}))
+    apply(state, decide.reopen(state, reopened(0), {}))
     assert started(apply(state, assigning.assign(state))) == [(0, 0, 0)]
 
 
@@ -324,20 +328,20 @@ def test_cancel_all_cancels_reported_closures_too() -> None:
 def test_undone_parts_are_forgotten_and_kept_parts_restored_by_reopen() -> None:
     state = running_state(closures=1, trainers=1)
     decided = {0: decide.DecidedClosure(attempt=0, parts=1)}
-    apply(state, decide.lose_trainer(state, 0, decided, attempts_max=None))
+    apply(state, decide.lose_trainer(state, 0, decided, attempts_max=ATTEMPTS_MAX))
     assert state.parts == {0: 1}
     apply(state, decide.reopen(state, [], {}))
     assert state.parts == {}
-    apply(state, decide.reopen(state, [decide.EndedClosure(1)], {0: 1, 1: 2, 2: 1}))
+    apply(state, decide.reopen(state, reopened(1), {0: 1, 1: 2, 2: 1}))
     assert state.parts == {0: 1, 1: 2}
 
 
 def test_give_up_cancels_all_closures_until_errors_are_reported() -> None:
     state = running_state(closures=3, trainers=1)
-    apply(state, decide.lose_trainer(state, 0, attempts_max=None))
+    apply(state, decide.lose_trainer(state, 0, attempts_max=ATTEMPTS_MAX))
     given_up = apply(state, decide.give_up(state))
     assert [e.closure for e in given_up if isinstance(e, ev.ClosureCancelled)] == [0, 1, 2]
-    apply(state, decide.join_trainer(state, 0, slots=2))
+    apply(state, decide.join_trainer(0, slots=2))
     assert apply(state, decide.schedule(state, 3))[-1] == ev.ClosureCancelled(closure=3)
     assert apply(state, assigning.assign(state)) == ()
     apply(state, decide.report_errors(state))
@@ -397,7 +401,8 @@ class Coordinator(RuleBasedStateMachine):
 
     @rule(trainer=st.integers(0, 2), slots=st.integers(1, 3))
     def join(self, trainer: int, slots: int) -> None:
-        self.note(decide.join_trainer(self.state, trainer, slots))
+        if trainer not in self.state.trainers:
+            self.note(decide.join_trainer(trainer, slots))
         self.note(assigning.assign(self.state))
 
     @rule(trainer=st.integers(0, 2))

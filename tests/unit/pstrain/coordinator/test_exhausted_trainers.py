@@ -21,7 +21,7 @@ def begun_state(
 ) -> CoordinatorState:
     state = CoordinatorState(rule, range(trainers))
     for trainer in range(trainers):
-        apply(state, decide.join_trainer(state, trainer, slots))
+        apply(state, decide.join_trainer(trainer, slots))
     for closure in range(closures):
         apply(state, decide.schedule(state, closure))
     go_on(state)
@@ -65,7 +65,7 @@ def test_end_of_data_is_not_final_while_another_closure_runs() -> None:
     apply(state, decide.silence_trainer(state, 0))
     assert go_on(state) == []
     apply(state, decide.lose_trainer(state, 0, attempts_max=9))
-    apply(state, decide.join_trainer(state, 0, 2))
+    apply(state, decide.join_trainer(0, 2))
     assert go_on(state) == [(1, 0), (0, 0)]
 
 
@@ -143,7 +143,7 @@ def test_clock_of_trainer_at_end_of_its_data_is_lifted_to_slowest_of_others() ->
 
 def test_reported_closure_that_meets_end_in_rerun_finishes() -> None:
     state = begun_state(closures=0, trainers=1)
-    apply(state, decide.reopen(state, [decide.EndedClosure(0)], {}))
+    apply(state, decide.reopen(state, [ev.ClosureReopened(closure=0)], {}))
     assert go_on(state) == [(0, 0)]
     meet_end(state, 0)
     assert state.is_idle
@@ -153,7 +153,7 @@ def test_reported_closure_that_meets_end_in_rerun_finishes() -> None:
 
 def test_reported_closure_that_meets_end_runs_elsewhere_despite_errors_of_others() -> None:
     state = begun_state(closures=0, trainers=2)
-    apply(state, decide.reopen(state, [decide.EndedClosure(0)], {}))
+    apply(state, decide.reopen(state, [ev.ClosureReopened(closure=0)], {}))
     apply(state, decide.schedule(state, 1))
     assert go_on(state) == [(0, 0), (1, 1)]
     apply(state, decide.fail(state, 1, 1, 0))
@@ -164,9 +164,9 @@ def test_higher_priority_closures_go_first_after_end_of_data() -> None:
     state = CoordinatorState()
     for closure, priority in enumerate((0, 1, 1, 1)):
         apply(state, decide.schedule(state, closure, priority=priority))
-    apply(state, decide.join_trainer(state, 0, 2))
+    apply(state, decide.join_trainer(0, 2))
     assert go_on(state) == [(1, 0), (2, 0)]
-    apply(state, decide.join_trainer(state, 1, 1))
+    apply(state, decide.join_trainer(1, 1))
     assert go_on(state) == [(3, 1)]
     assert meet_end(state, 2, 1) == []
     assert list(state.waiting) == [1, 2, 0]

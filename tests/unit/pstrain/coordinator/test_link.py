@@ -27,15 +27,19 @@ class LinkWithGivenReplies(TrainerLink):
         self._servers: Any = SimpleNamespace(session="s")
         self._recovery: Any = SimpleNamespace(is_restoring=False, notice=is_server_loss)
         self._functions: Any = {}
-        self._scheduler: Any = SimpleNamespace(
-            trainer_joined=lambda *_: None,
-            services_read=lambda _: (frozenset(), ()),
-            results=lambda _, ended: self.heard.extend(end.closure for end in ended),
-        )
+        self._scheduler: Any = SimpleNamespace(trainers=self)
         self._replies = [
             SimpleNamespace(services=(), results=r, positions=(), cancels=()) for r in replies
         ]
         self.address = "trainer:1"
+
+    def joined(self, *_: Any) -> None: ...
+
+    def services_read(self, _services: Any) -> Any:
+        return frozenset(), ()
+
+    def results(self, _trainer: int, ended: Any) -> None:
+        self.heard += [end.closure for end in ended]
 
     def serve(self) -> None:
         self._serve(SimpleNamespace(stream=lambda *_: self._replies))  # type: ignore[arg-type]
@@ -77,10 +81,9 @@ def test_replaced_strategy_logs_unknown_commits_at_info(
     link._servers = SimpleNamespace(session="s", fence=fence)
     link._awaits_restore = lambda _error: False  # type: ignore[method-assign]
     link._scheduler = SimpleNamespace(
-        record_loss=lambda *_: (frozenset(), {}),
-        wait_for_round=lambda *_: None,
+        trainers=SimpleNamespace(record_loss=lambda *_: (frozenset(), {}), lost=lambda *_: None),
+        rounds=SimpleNamespace(wait_for_round=lambda *_: None),
         stop=stopped.append,
-        trainer_lost=lambda *_: None,
     )
     with caplog.at_level("INFO", "pstrain"):
         link._settle_loss()

@@ -65,7 +65,7 @@ def test_inserted_closure_comes_behind_older_closures_at_front(
 def state_of(trainers: int = 1, bound: int | None = None, **options: Any) -> CoordinatorState:
     state = CoordinatorState(**options)
     for trainer in range(trainers):
-        apply(state, decide.join_trainer(state, trainer, 1))
+        apply(state, decide.join_trainer(trainer, 1))
     for closure, priority in PRIORITIES.items():
         trainer = bound if closure % 2 else None
         apply(state, decide.schedule(state, closure, trainer, priority=priority))
@@ -100,7 +100,7 @@ def test_closure_returned_from_lost_trainer_is_first_of_its_priority() -> None:
 def test_reopened_closures_keep_their_priorities() -> None:
     state = state_of()
     closures = order(state)
-    again = [decide.EndedClosure(c, priority=PRIORITIES[c]) for c in closures]
+    again = [ev.ClosureReopened(closure=c, priority=PRIORITIES[c]) for c in closures]
     apply(state, decide.reopen(state, again, {}))
     assert order(state) == [6, 2, 4, 0, 1, 5, 3]
     assert not state.priorities

@@ -16,15 +16,15 @@ def run_some(cluster: Cluster, count: int) -> list[int]:
     return [cluster.run() for _ in range(count)]
 
 
-def test_only_closures_that_ended_after_the_mark_run_again() -> None:
+def test_only_closures_that_ended_after_the_save_run_again() -> None:
     cluster = Cluster()
     restores = cluster.scheduler.rollback
     run_some(cluster, 1)
     restores.keep_ended()
     run_some(cluster, 1)
-    mark = restores.mark()
+    count = restores.finished_count()
     later = run_some(cluster, 2)
-    restores.forget(mark)
+    restores.forget(count)
     restores.hold()
     cluster.submit()
     assert restores.requeue({}) == 2
@@ -83,9 +83,9 @@ def test_trainers_are_gone_once_they_have_disconnected_and_are_settled() -> None
     cluster = Cluster()
     restores = cluster.scheduler.rollback
     restores.hold()
-    for leave in (lambda: None, lambda: cluster.scheduler.trainer_silenced(0)):
+    for leave in (lambda: None, lambda: cluster.scheduler.trainers.silence(0)):
         leave()
         with pytest.raises(DeadlineExceededError, match="trainers to let go"):
             restores.wait_disconnected(0)
-    cluster.scheduler.trainer_lost(0, Settlement({}, {}, {}))
+    cluster.scheduler.trainers.lost(0, Settlement({}, {}, {}))
     restores.wait_disconnected(0)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pstrain.coordinator.restoring import _TRIES_MAX, Restorer, _Mark
+from pstrain.coordinator.restoring import _TRIES_MAX, Restorer, _Moment
 from pstrain.errors import (
     AbortedError,
     DataServiceError,
@@ -28,6 +28,7 @@ class Cluster:
 
     session = "mine"
     addresses = ("ps0:1", "ps1:1")
+    variables = ()
 
     def __init__(self, *, losses: int = 0, statuses: tuple[Any, ...] = ()) -> None:
         self.checkpoint, self.parameters, self.followers = self, self, list[Any]()
@@ -45,10 +46,13 @@ class Cluster:
 
     def wait(self, timeout: float | None = None) -> None: ...
 
+    def holds(self) -> frozenset[Any]:
+        return frozenset()
+
     @contextmanager
     def alone(self) -> Iterator[None]:
         if self.saves_meanwhile:
-            self.restorer.committed(_Mark(7, 5, {3: 1}), "ckpt-2")
+            self.restorer.committed(_Moment(7, 5, {3: 1}), "ckpt-2")
         yield
 
     def begin_anew(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +14,7 @@ from pstrain.coordinator.lost_trainers import Settlement
 from pstrain.coordinator.orders import Outbox, RunResult, StartRun
 from pstrain.coordinator.restoring import Restorer
 from pstrain.coordinator.scheduler import Scheduler
-from pstrain.coordinator.server_recovery import RecoverySwitch, ServerRecovery
+from pstrain.coordinator.server_recovery import ServerRecovery
 from pstrain.errors import (
     AbortedError,
     DeadlineExceededError,
@@ -21,6 +22,7 @@ from pstrain.errors import (
     ServerLostError,
 )
 from pstrain.trainer.consistent_reads import consistent_read
+from pstrain.variables.names import key_of
 from tests.unit.pstrain.coordinator.scheduling_cases import scheduler
 
 
@@ -40,12 +42,27 @@ class RestoringUntilWaitedFor:
         return False
 
 
-def test_wait_restored_after_rollback_waits_for_the_whole_restore() -> None:
-    switch, restorer = RecoverySwitch(), RestoringUntilWaitedFor()
-    switch.use(restorer)  # type: ignore[arg-type]
-    assert switch.wait_restored(RolledBackError("back"))
+class Cluster:
+    """A strategy without servers, the program's iterators, and a scheduler, all in one."""
+
+    def __init__(self) -> None:
+        self.parameters = self.rollback = self
+        self.times_gone_on = 0
+
+    def forget_given_up(self) -> None:
+        self.times_gone_on += 1
+
+
+def test_wait_rolled_back_waits_for_the_whole_restore() -> None:
+    cluster: Any = Cluster()
+    recovery = ServerRecovery(cluster, cluster, cluster, lambda: None)
+    restorer = RestoringUntilWaitedFor()
+    recovery._use(restorer)  # type: ignore[arg-type]
+    assert recovery.wait_rolled_back(RolledBackError("back"))
     assert not restorer.is_restoring
-    assert not switch.wait_restored(AbortedError("another coordinator"))
+    assert cluster.times_gone_on == 1
+    assert not recovery.wait_rolled_back(AbortedError("another coordinator"))
+    assert cluster.times_gone_on == 1
 
 
 def test_wait_restoring_returns_false_after_restorer_was_stopped() -> None:
@@ -64,21 +81,44 @@ def test_no_restore_starts_after_restoring_has_ended() -> None:
     # A restore would call methods that `parts` does not have.
     restorer._restore("a server was lost after the last look")
     assert not restorer.is_restoring
-    assert RecoverySwitch().end_restoring(lambda: False)
+
+
+def test_restoring_without_checkpoint_ends_at_once() -> None:
+    cluster: Any = Cluster()
+    recovery = ServerRecovery(cluster, cluster, cluster, lambda: None)
+    assert recovery.end_restoring(lambda: False)
+    assert not recovery.end_restoring(lambda: True)
+
+
+def test_recovery_without_checkpoint_keeps_no_strategy_alive() -> None:
+    """Otherwise a strategy and a coordinator that the program has dropped would never be closed."""
+    strategy: Any = Cluster()
+    strategy.parameters = strategy.rollback = None
+    reference = weakref.ref(strategy)
+    recovery = ServerRecovery(strategy, strategy.rollback, strategy.rollback, lambda: None)
+    del strategy
+    assert reference() is None
+    assert not recovery.is_restoring
 
 
 def test_variables_left_out_of_checkpoint_are_logged_once_and_abbreviated(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
+    held, *others = [
+        SimpleNamespace(name=f"v{number}", parameters=None, spec=SimpleNamespace(id=number))
+        for number in range(-1, 12)
+    ]
     parts: Any = SimpleNamespace(
-        checkpoint=SimpleNamespace(followers=[]), forget=lambda _mark: None
+        checkpoint=SimpleNamespace(followers=[], holds=lambda: {key_of(held)}),  # type: ignore[arg-type]
+        forget=lambda _mark: None,
+        variables=(held, *others),
     )
-    names = [f"v{index}" for index in range(12)]
-    restorer = Restorer(parts, parts, parts, parts, leave=lambda: None, left_out=lambda: names)
+    restorer = Restorer(parts, parts, parts, parts, leave=lambda: None)
     mark: Any = SimpleNamespace(closures=0, parts={}, iterators=0)
     for _ in range(2):
         restorer.committed(mark, "ckpt-1")
     assert caplog.text.count("'v9' and others are not in the checkpoint") == 1
+    assert held.name not in caplog.text
 
 
 def test_end_restoring_is_refused_during_restore() -> None:
@@ -115,14 +155,14 @@ def test_wait_caught_up_waits_until_requeued_closures_have_run_again() -> None:
     _end(work, items)
     restorer.wait_caught_up(0)
     work.rollback.hold()
-    assert work.trainer_silenced(0)
-    work.trainer_lost(0, Settlement({}, {}, {}))
+    assert work.trainers.silence(0)
+    work.trainers.lost(0, Settlement({}, {}, {}))
     assert work.rollback.requeue({}) == 1
     work.rollback.resume()
     with pytest.raises(DeadlineExceededError, match="closures to run again after a restore"):
         restorer.wait_caught_up(0)
     outbox = Outbox()
-    work.trainer_joined(0, 1, outbox)
+    work.trainers.joined(0, 1, outbox)
     _end(work, outbox)
     restorer.wait_caught_up(0)
     work.stop()
@@ -136,7 +176,7 @@ def _restorer_of(work: Scheduler) -> Restorer:
 def _end(work: Scheduler, items: Any) -> None:
     run = items.get_nowait()
     assert isinstance(run, StartRun)
-    work.results(0, [RunResult(run.closure.id, run.attempt, "done", None)])
+    work.trainers.results(0, [RunResult(run.closure.id, run.attempt, "done", None)])
 
 
 class ValuesRolledBackOnRead:
@@ -182,7 +222,7 @@ class ParametersReadDuringRestore:
     """
 
     def __init__(self) -> None:
-        self.session, self.followers = "s1", list[Any]()
+        self.session, self.followers, self.variables = "s1", list[Any](), ()
         self.checkpoint, self.parameters = self, self
         self.config: Any = SimpleNamespace(transfer_timeout_s=30.0)
         self._begun, self._may_end = threading.Event(), threading.Event()
@@ -194,11 +234,10 @@ class ParametersReadDuringRestore:
         iterators: Any = SimpleNamespace(rewind_since=lambda _made: None)
         self.restorer = Restorer(self, self, work, iterators, self._leave, newest="ckpt-1")
         self.thread = threading.Thread(target=self.restorer._restore, args=("a server is gone",))
-        switch = RecoverySwitch()
-        switch._restorer = self.restorer
         scheduler: Any = SimpleNamespace(barrier=SimpleNamespace(is_held_here=lambda: False))
         itself: Any = self
-        self._recovery = ServerRecovery(itself, scheduler, iterators, switch, self._leave)
+        self._recovery = ServerRecovery(itself, scheduler, iterators, self._leave)
+        self._recovery._restorer = self.restorer
 
     def _leave(self) -> None:
         self._begun.set()
@@ -208,6 +247,9 @@ class ParametersReadDuringRestore:
 
     def alone(self) -> Any:
         return nullcontext()
+
+    def holds(self) -> frozenset[Any]:
+        return frozenset()
 
     def restore(self, path: str, *, with_attached: bool, keeps_rates: bool) -> None: ...
 

@@ -24,7 +24,7 @@ class Cluster:
         )
         self.outboxes = [Outbox(), Outbox()]
         for trainer, outbox in enumerate(self.outboxes):
-            self.scheduler.trainer_joined(trainer, 1, outbox)
+            self.scheduler.trainers.joined(trainer, 1, outbox)
 
     def submit(self, count: int) -> list[Any]:
         return [self.scheduler.submit("f", b"", None) for _ in range(count)]
@@ -41,7 +41,7 @@ class Cluster:
     def prepare(self, closure: int, trainer: int) -> RoundPart:
         part = RoundPart(f"trainer-{trainer}", (0,), has_gradient=True)
         end = RunResult(closure, 0, f"value {closure}", None, part=part)
-        self.scheduler.results(trainer, [end])
+        self.scheduler.trainers.results(trainer, [end])
         return part
 
 
@@ -52,11 +52,11 @@ def test_closures_of_round_end_once_it_is_applied() -> None:
     second, first = cluster.prepare(1, 1), cluster.prepare(0, 0)
     order = cluster.core.orders.get_nowait()
     assert order == RoundOrder(0, [(0, 0, first), (1, 0, second)])
-    assert cluster.scheduler.is_ordered(order)
+    assert cluster.scheduler.rounds.is_ordered(order)
     assert not any(value.has_ended for value in values)
-    cluster.scheduler.round_applied(order)
+    cluster.scheduler.rounds.applied(order)
     assert [value.fetch(0) for value in values] == ["value 0", "value 1"]
-    assert not cluster.scheduler.is_ordered(order)
+    assert not cluster.scheduler.rounds.is_ordered(order)
     cluster.submit(2)
     assert [cluster.runs(trainer) for trainer in range(2)] == [[2], [3]]
 
@@ -67,16 +67,16 @@ def test_undone_round_is_ordered_again_under_another_number() -> None:
     parts = [cluster.prepare(closure, closure) for closure in range(2)]
     undone = cluster.core.orders.get_nowait()
     cluster.scheduler.rollback.undo_round()
-    assert not cluster.scheduler.is_ordered(undone)
-    cluster.scheduler.round_applied(undone)
+    assert not cluster.scheduler.rounds.is_ordered(undone)
+    cluster.scheduler.rounds.applied(undone)
     assert not any(value.has_ended for value in values)
     cluster.core.make_progress()
     for closure, part in enumerate(parts):
         end = RunResult(closure, 1, "again", None, part=part)
-        cluster.scheduler.results(closure, [end])
+        cluster.scheduler.trainers.results(closure, [end])
     order = cluster.core.orders.get_nowait()
     assert order == RoundOrder(1, [(0, 1, parts[0]), (1, 1, parts[1])])
-    cluster.scheduler.round_applied(order)
+    cluster.scheduler.rounds.applied(order)
     assert [value.fetch(0) for value in values] == ["again", "again"]
 
 

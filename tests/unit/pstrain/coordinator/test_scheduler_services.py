@@ -18,30 +18,30 @@ def scheduler() -> Scheduler:
 
 def test_lost_trainer_is_assumed_to_have_read_services_named_by_others() -> None:
     one = scheduler()
-    assert one.services_read(["a:1"]) == (frozenset({"a:1"}), ())
-    services, _ = one.record_loss(1, "trainer-1")
+    assert one.trainers.services_read(["a:1"]) == (frozenset({"a:1"}), ())
+    services, _ = one.trainers.record_loss(1, "trainer-1")
     assert services == {"a:1"}
 
 
 def test_service_named_later_is_told_of_trainers_lost_before() -> None:
     one = scheduler()
-    assert one.record_loss(0, "trainer-0") == (frozenset(), {})
-    assert one.services_read(["a:1"]) == (frozenset({"a:1"}), ("trainer-0",))
-    assert one.services_read(["a:1"]) == (frozenset(), ("trainer-0",))
+    assert one.trainers.record_loss(0, "trainer-0") == (frozenset(), {})
+    assert one.trainers.services_read(["a:1"]) == (frozenset({"a:1"}), ("trainer-0",))
+    assert one.trainers.services_read(["a:1"]) == (frozenset(), ("trainer-0",))
 
 
 def test_failed_replacement_run_consumes_no_rows_of_prepared_closure() -> None:
     core = Core(attempts_max=3, consistency=Sync(), trainer_indices=range(3))
     one = Scheduler(core, ids=itertools.count(), capacity=4, trainer_timeout_s=1.0)
     for trainer in range(3):
-        one.trainer_joined(trainer, 1, Outbox())
+        one.trainers.joined(trainer, 1, Outbox())
     for _ in range(3):
         one.submit("step", b"", None)
-    one.trainer_silenced(1)
-    one.trainer_lost(1, Settlement({}, {}, {}))
+    one.trainers.silence(1)
+    one.trainers.lost(1, Settlement({}, {}, {}))
     first, both = ({"reader": "a", "marks": [["window", rows]]} for rows in (1, 2))
-    part = RoundPart("trainer-0", (0,), has_gradient=True, rows=(first,))
-    one.results(0, [RunResult(0, 0, None, None, part=part)])
+    part = RoundPart("trainer-0", (0,), has_gradient=True, marks=(first,))
+    one.trainers.results(0, [RunResult(0, 0, None, None, part=part)])
     assert core.state.running[1].trainer == 0  # in place of trainer 1; 2 holds up the round
-    one.results(0, [RunResult(1, 1, None, ValueError("made up"), rows=(both,))])
-    assert one.record_loss(0, "trainer-0")[1] == {}
+    one.trainers.results(0, [RunResult(1, 1, None, ValueError("made up"), marks=(both,))])
+    assert one.trainers.record_loss(0, "trainer-0")[1] == {}

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pstrain.coordinator import scheduler, scheduler_stats, waiting
+from pstrain.coordinator import scheduler, scheduler_stats, waits
 from pstrain.coordinator.join_progress import JoinProgress, Meter
 from pstrain.coordinator.orders import RunResult
 from pstrain.coordinator.remote_value import fetched
@@ -26,7 +26,7 @@ def cluster() -> Any:
 def clock(monkeypatch: pytest.MonkeyPatch, cluster: Cluster) -> list[float]:
     """Replaces the clock: a wait moves it on at once and ends the next closure, if there is one."""
     now = [100.0]
-    for module in (scheduler, waiting, scheduler_stats):
+    for module in (scheduler, waits, scheduler_stats):
         monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
 
     def wait(seconds: float) -> None:
@@ -122,7 +122,7 @@ def test_trainer_table_shows_running_finished_and_silence(
     (row,) = cluster.scheduler.trainer_table()
     assert (row.running, row.finished, row.silent_s) == (1, 0, 3.0)
     number = cluster.outbox.get_nowait().closure.id
-    cluster.scheduler.results(0, [RunResult(number, 0, None, None, seconds=0.25)])
+    cluster.scheduler.trainers.results(0, [RunResult(number, 0, None, None, seconds=0.25)])
     clock[0] += 1.0
     (row,) = cluster.scheduler.trainer_table()
     assert (row.running, row.finished, row.median_s, row.silent_s) == (1, 1, 0.25, 1.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -130,7 +131,7 @@ def test_interrupted_fit_gives_up_its_closures() -> None:
     given_up: list[bool] = []
 
     class Executor:
-        checkpoint = None
+        recovery = SimpleNamespace(checkpoint=None)
 
         def give_up(self) -> None:
             given_up.append(True)

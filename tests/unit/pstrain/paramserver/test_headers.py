@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 
 from pstrain.errors import DataServiceError, InvalidArgumentError
 from pstrain.kernels.keys import NO_KEY
-from pstrain.paramserver.calls import Call
 from pstrain.paramserver.headers import ACTIONS, REQUESTS, check_header
-from pstrain.paramserver.messages import LateBody
+from pstrain.paramserver.messages import Call, LateBody
 from pstrain.paramserver.requests import _HANDLERS, answer
 from pstrain.paramserver.server import _request
 from pstrain.paramserver.store import Store

@@ -14,7 +14,7 @@ from pstrain.config import ParameterConfig
 from pstrain.errors import NotFoundError, ServerLostError
 from pstrain.features.key_map import KeyMaps
 from pstrain.kernels.keys import NO_KEY
-from pstrain.paramserver.calls import Call
+from pstrain.paramserver.messages import Call
 from pstrain.paramserver.requests import answer
 from pstrain.paramserver.shard import Shard
 from pstrain.paramserver.store import Store
@@ -43,7 +43,7 @@ def store() -> Store:
 def kept_bytes(shard: Shard) -> int:
     """Changes every row; returns how many bytes snapshots keep because of that."""
     shard.update(SGD, None, ones(10))
-    return sum(snapshot.kept_bytes for snapshot in shard._watchers.snapshots)
+    return sum(snapshot.kept_bytes for snapshot in shard._watchers._snapshots)
 
 
 def test_dropped_snapshot_keeps_no_rows(store: Store) -> None:

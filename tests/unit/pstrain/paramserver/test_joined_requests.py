@@ -11,12 +11,19 @@ from hypothesis import strategies as st
 
 from pstrain.errors import DataLossError, InvalidArgumentError, NotFoundError
 from pstrain.paramserver import messages
-from pstrain.paramserver.calls import Call
 from pstrain.paramserver.changes import WHOLE
-from pstrain.paramserver.messages import LateBody, Received, SplitBody, body_arrays, split_body
+from pstrain.paramserver.messages import (
+    Call,
+    LateBody,
+    Message,
+    Received,
+    SplitBody,
+    body_arrays,
+    split_body,
+)
 from pstrain.paramserver.requests import answer
 from pstrain.paramserver.store import Store
-from pstrain.trainer.outgoing import Message, both
+from pstrain.trainer.outgoing import both
 from pstrain.vocabulary import InitializerSpec, ShardSpec, VariableSpec
 
 SPEC = VariableSpec(
@@ -154,7 +161,7 @@ def test_joined_body_is_split_into_arrays_of_each_request(
                 np.testing.assert_array_equal(one, other)
 
 
-def _parts(arrays: list[Any]) -> list[messages.Part]:
+def _parts(arrays: list[Any]) -> list[messages.BodyPart]:
     return [(array.dtype.str, array.shape) for array in arrays]
 
 

@@ -12,8 +12,8 @@ import pytest
 from pstrain import initializers
 from pstrain.errors import DataLossError, NotFoundError
 from pstrain.paramserver import checkpoint, loading, output_file, safetensors
-from pstrain.paramserver.calls import Call
 from pstrain.paramserver.input_file import InputFile
+from pstrain.paramserver.messages import Call
 from pstrain.paramserver.requests import answer
 from pstrain.paramserver.saved import Saved, SavedShard
 from pstrain.paramserver.shard import Shard

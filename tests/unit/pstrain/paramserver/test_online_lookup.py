@@ -12,16 +12,14 @@ import pyarrow as pa
 import pytest
 
 import pstrain as ps
-from pstrain.config import ParameterConfig
 from pstrain.errors import DataError, InvalidArgumentError
 from pstrain.gradients.tape import GradientTape
 from pstrain.kernels.keys import NO_KEY, NO_ROW, NO_ROW_EVER
-from pstrain.paramserver.calls import Call
-from pstrain.paramserver.messages import LateBody
+from pstrain.paramserver.messages import Call, LateBody
 from pstrain.paramserver.requests import answer
 from pstrain.paramserver.shard import Shard
 from pstrain.paramserver.store import Store
-from pstrain.trainer.claiming import KeyClaims
+from pstrain.trainer.client import RemoteParameters
 from pstrain.variables.scope import local_parameters
 from tests.unit.pstrain.paramserver.shard_cases import ids, make_spec, values_of
 
@@ -338,17 +336,12 @@ def test_only_int64_shards_initialized_to_no_key_hold_keys() -> None:
     assert not Shard(make_spec(), 0).holds_keys
 
 
-class KeyClaimsRestoredWhileCounted(KeyClaims):
-    """Key claims whose servers go back to a checkpoint during the first request for counts."""
+class ParametersRestoredWhileCounted(RemoteParameters):
+    """Parameters whose servers go back to a checkpoint during the first request for counts."""
 
-    session = "before"
-    config = ParameterConfig()
-
-    def wait_restored(self, _error: Exception | None) -> bool:
-        return False
-
-    def _answers(self, _messages: Any) -> Any:
-        raise NotImplementedError
+    def __init__(self) -> None:
+        super().__init__([], session="before", token="-")
+        self.wait_restored = lambda _error: False
 
     def ask_all(self, headers: Any, *, timeout_s: float) -> Any:  # noqa: ARG002
         used = 7 if self.session == "after" else 0
@@ -357,4 +350,7 @@ class KeyClaimsRestoredWhileCounted(KeyClaims):
 
 
 def test_key_count_overtaken_by_restore_is_repeated() -> None:
-    assert KeyClaimsRestoredWhileCounted().count_keys(key_shard().spec) == {"used": 7, "refused": 0}
+    assert ParametersRestoredWhileCounted().count_keys(key_shard().spec) == {
+        "used": 7,
+        "refused": 0,
+    }

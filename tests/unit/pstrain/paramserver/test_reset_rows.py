@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from pstrain.errors import FailedPreconditionError, InvalidArgumentError
-from pstrain.paramserver.calls import Call
-from pstrain.paramserver.messages import LateBody
+from pstrain.paramserver.messages import Call, LateBody
 from pstrain.paramserver.requests import answer
 from pstrain.paramserver.shard import Shard
 from pstrain.paramserver.store import Store

@@ -16,8 +16,7 @@ from dataservice.runtime.exchanges.message import Message
 from pstrain.config import ParameterConfig
 from pstrain.paramserver import messages
 from pstrain.paramserver import slab as module
-from pstrain.paramserver.calls import Call
-from pstrain.paramserver.messages import LateBody
+from pstrain.paramserver.messages import Call, LateBody
 from pstrain.paramserver.requests import answer
 from pstrain.paramserver.shard import Shard
 from pstrain.paramserver.slab import Slab

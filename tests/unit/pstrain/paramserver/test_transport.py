@@ -13,14 +13,13 @@ from pstrain import buffers
 from pstrain.errors import DataLossError, InvalidArgumentError
 from pstrain.features.field_groups import FieldGroups
 from pstrain.paramserver import messages, pieces, transport
-from pstrain.paramserver.calls import Call
 from pstrain.paramserver.changes import WHOLE
 from pstrain.paramserver.commits import PartKey
-from pstrain.paramserver.messages import LateBody
+from pstrain.paramserver.messages import Call, LateBody
 from pstrain.paramserver.pieces import Arrived
 from pstrain.paramserver.requests import answer
 from pstrain.paramserver.store import Store
-from pstrain.trainer.outgoing import Push, pull_messages
+from pstrain.trainer.outgoing import Push
 from pstrain.trainer.pull import Pull
 from pstrain.variables.rows import look_up
 from pstrain.vocabulary import Fetch, OptimizerSpec, VariableSpec
@@ -72,7 +71,7 @@ class Server:
 
     def fetch(self, fetches: list[Fetch], known: Any = None) -> list[Any]:
         pull = Pull(fetches, {} if known is None else known, 1 << 20, transport.BFLOAT16)
-        for ps, message in pull_messages(pull).items():
+        for ps, message in pull.messages().items():
             reply = self.ask(*message)
             pull.receive(ps, reply.header["versions"], reply.body)
         return pull.values()
@@ -284,7 +283,7 @@ def test_bfloat16_transport_halves_the_bytes_sent() -> None:
     for dtype in (transport.FLOAT32, transport.BFLOAT16):
         _, pushed = push(normal(5, 17), normal(1, 9), transport_dtype=dtype)
         pull = Pull([Fetch(TABLE, IDS)], {}, 0, dtype)
-        ((_, _, ids),) = pull.messages()
+        ((_, ids),) = pull.messages().values()
         assert ids is not None
         parts = [*pushed.parts, *ids.parts]
         sizes[dtype] = sum(map(messages.part_bytes, parts))
@@ -295,7 +294,7 @@ def test_ids_of_tables_beyond_int32_are_sent_as_int64() -> None:
     long = make_spec(1 << 32, 1, shape=(1 << 32, 1))
     ids = np.array([1 << 31, (1 << 32) - 1])
     pull = Pull([Fetch(TABLE, IDS), Fetch(long, ids)], {}, 0, transport.BFLOAT16)
-    ((_, (header, body)),) = pull_messages(pull).items()
+    ((_, (header, body)),) = pull.messages().items()
     assert header.keys() == {"kind", "items", "transport_dtype"}
     pushed = Push(transport.BFLOAT16)
     for spec, some in ((long, ids), (TABLE, IDS)):

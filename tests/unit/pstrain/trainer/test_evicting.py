@@ -12,10 +12,10 @@ from pstrain import initializers
 from pstrain.features.eviction import Eviction, Table, evict
 from pstrain.features.key_map import KeyFields, distinct
 from pstrain.kernels.keys import NO_KEY, VACATED
-from pstrain.paramserver.calls import Call
+from pstrain.paramserver.messages import Call
 from pstrain.paramserver.requests import answer
 from pstrain.paramserver.store import Store
-from pstrain.trainer.evicting import ServerSteps
+from pstrain.trainer.key_messages import ServerSteps
 from pstrain.trainer.outgoing import Answer
 from pstrain.vocabulary import ShardSpec
 from tests.unit.pstrain.paramserver.shard_cases import make_spec

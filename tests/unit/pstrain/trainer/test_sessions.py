@@ -9,6 +9,7 @@ import pytest
 
 from pstrain import results
 from pstrain.errors import FailedPreconditionError
+from pstrain.presence import Presence
 from pstrain.strategy_scope import has_strategy
 from pstrain.trainer.client import RemoteParameters
 from pstrain.trainer.context import get_current_worker_index
@@ -29,12 +30,12 @@ def _connect(_request: pb.ConfigureRequest) -> Any:
 
 
 def test_stream_to_unconfigured_trainer_ends_without_error() -> None:
-    service = TrainerService(_connect)
+    service = TrainerService(_connect, Presence())
     assert list(service.run_closures(iter([pb.RunRequest(session="s1")]))) == []
 
 
 def test_stream_of_another_coordinator_is_refused() -> None:
-    service = TrainerService(_connect)
+    service = TrainerService(_connect, Presence())
     service.configure(pb.ConfigureRequest(session="s2", incarnation=1))
     with pytest.raises(FailedPreconditionError, match="another coordinator"):
         list(service.run_closures(iter([pb.RunRequest(session="s1")])))
@@ -49,7 +50,7 @@ def test_older_session_takes_trainer_over_once_servers_have_it() -> None:
         def sessions(self, *, timeout_s: float) -> list[str | None]:  # noqa: ARG002
             return servers
 
-    service = TrainerService(lambda _request: cast("RemoteParameters", Parameters()))
+    service = TrainerService(lambda _request: cast("RemoteParameters", Parameters()), Presence())
     ahead, later = (pb.ConfigureRequest(session=name, incarnation=1) for name in ("s9", "s2"))
     service.configure(ahead)
     for found in ([], ["s9"], [None, None], ["s2", "s9"], ["s3", None]):

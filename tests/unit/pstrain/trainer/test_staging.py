@@ -54,7 +54,7 @@ def test_decided_part_without_elements_is_not_made_again() -> None:
 
 def test_rerun_part_with_elements_is_made_from_new_elements() -> None:
     run, turns = run_after(1), Turns()
-    run.take(turns.take(0, Rows(), run))
+    run.tickets.append(turns.take(0, Rows(), run))
     assert not run.was_decided
     run.next_part()
     assert (run.part, run.plain) == (1, 0)

@@ -10,10 +10,10 @@ import pytest
 
 from pstrain.features.schema import FeatureSchema
 from pstrain.paramserver import shard_rows
-from pstrain.paramserver.calls import Call
+from pstrain.paramserver.messages import Call
 from pstrain.paramserver.requests import answer
 from pstrain.paramserver.store import Store
-from pstrain.trainer.outgoing import Push, both, pull_messages
+from pstrain.trainer.outgoing import Push, both
 from pstrain.trainer.pull import Pull
 from pstrain.vocabulary import Fetch, InitializerSpec, OptimizerSpec, ShardSpec, VariableSpec
 from tests.unit.counted_calls import calls_of
@@ -44,7 +44,7 @@ def calls_of_a_step(variables: int) -> int:
         store.create(spec, 0)
         push.add(spec, 0, None, np.ones((4, 2), np.float32))
     change, arrays = push.message(optimizer=RULE.text, owner=None, iterations=None)
-    pulls = pull_messages(Pull([Fetch(spec) for spec in specs], {}, 1 << 20))
+    pulls = Pull([Fetch(spec) for spec in specs], {}, 1 << 20).messages()
     calls = []
     for closure in range(2):  # the first one makes the slots
         decide = {"kind": "decide", "trainer": "t", "key": [closure, 0, 0], "low_water": 0}
@@ -77,7 +77,7 @@ def test_pull_checks_id_range_once(monkeypatch: pytest.MonkeyPatch) -> None:
         return int(first_outside(ids, start, stop))
 
     monkeypatch.setattr(shard_rows.updates, "first_outside", look)
-    header, ids = pull_messages(Pull([Fetch(spec, np.array([3, 1]))], {}, 1))[0]
+    header, ids = Pull([Fetch(spec, np.array([3, 1]))], {}, 1).messages()[0]
     _, late = answer(store, Call(header, ids.to_buffer()))
     late.to_buffer()  # type: ignore[union-attr]
     assert looks == [2]

@@ -32,7 +32,7 @@ class Commits:
 
     def commit_part(self, run: ClosureRun, pulls: Pulls) -> Answers:
         assert not pulls
-        self.made.append(len(run.changes()))
+        self.made.append(len(run.changes))
         run.next_part()
         return {}
 
@@ -52,7 +52,7 @@ class Trainer:
         for name in names:
             number = self.taken[source] = self.taken.get(source, -1) + 1
             run = self.run(name)
-            run.take(self.turns.take(source, Receipt(number), run))
+            run.tickets.append(self.turns.take(source, Receipt(number), run))
 
     def run(self, name: str) -> ClosureRun:
         token = StepToken("s", len(self.runs), 0)

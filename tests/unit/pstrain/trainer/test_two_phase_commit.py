@@ -15,11 +15,12 @@ import pytest
 from pstrain import results
 from pstrain.errors import CancelledError, InvalidArgumentError, UnavailableError
 from pstrain.paramserver.commits import NOTES_MAX_BYTES
+from pstrain.paramserver.messages import Message
 from pstrain.trainer import committing, decisions
 from pstrain.trainer.committing import HELD_S, Committer
-from pstrain.trainer.outgoing import Answer, Answers, Message, Pulls
+from pstrain.trainer.outgoing import Answer, Answers, Pulls
 from pstrain.trainer.result_queue import HOLD_MAX_S
-from pstrain.trainer.staging import ClosureRun, HeldEnd, note, notes_max_bytes
+from pstrain.trainer.staging import ClosureRun, PendingPart, note, notes_max_bytes
 from pstrain.variables.parameters import step_scope
 from pstrain.vocabulary import StepToken
 from pstrain.wire import trainer_pb2 as pb
@@ -83,13 +84,13 @@ class Trainer:
         parameters: Any = self.servers
         self.committer = Committer(parameters, "t", self._send, self.lost.append, self._fail)
 
-    def run(self, closure: int, held: HeldEnd | None = None) -> ClosureRun:
+    def run(self, closure: int, held: PendingPart | None = None) -> ClosureRun:
         return self.committer.new_run(StepToken("s", closure, 0), 0, held)
 
     def take(self, run: ClosureRun) -> None:
         self.committer.take(run, 0, Receipt(self))
 
-    def end(self, run: ClosureRun, *servers: int) -> HeldEnd | None:
+    def end(self, run: ClosureRun, *servers: int) -> PendingPart | None:
         for ps in servers:
             run.touch([VARIABLE])
             run.add(ps, {"kind": "push"}, None)
@@ -478,7 +479,7 @@ def test_closures_of_thread_without_elements_commit_in_program_order(
     held = trainer.end(first, 0)
     flush = trainer.committer.flush
 
-    def look_meanwhile(held: HeldEnd) -> None:
+    def look_meanwhile(held: PendingPart) -> None:
         # The held part has to wait until the coordinator has settled the evaluation, closure 2.
         trainer.committer._commit_overdue()
         trainer.committer.settle([2])

@@ -1,7 +1,8 @@
-"""The steps of an eviction, as messages to the servers that hold the keys and the tables.
+"""Claims and counts of keys, and the steps of an eviction, as messages to parameter servers.
 
-Knows nothing of which keys go. Invariant: all messages are of the session in which the eviction
-began, so that servers that have gone back to a checkpoint meanwhile refuse what follows.
+Knows no network, and nothing of which keys go. Invariant: all messages of an eviction are of the
+session in which it began, so that servers that have gone back to a checkpoint meanwhile refuse what
+follows.
 """
 
 from __future__ import annotations
@@ -14,22 +15,54 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pstrain.features.eviction import IdleCounts, IdleKeys, Part, Share
-from pstrain.paramserver.messages import LateBody, body_arrays
-from pstrain.paramserver.messages import Part as BodyPart
-from pstrain.trainer.outgoing import Answers, Message
+from pstrain.features.key_map import KeyQuery
+from pstrain.paramserver.messages import BodyPart, Header, LateBody, Message, body_arrays
+from pstrain.trainer.outgoing import Answers
 from pstrain.variables.rows import row_bounds, row_bytes
 from pstrain.vocabulary import VariableSpec
 
 I64 = NDArray[np.int64]
 Ask = Callable[[Mapping[int, Message]], Answers]
+AskHeaders = Callable[[Mapping[int, Header]], Mapping[int, Header]]
+"""As Ask, without bodies."""
 
 _KEY_BYTES = 16  # of a row number and a key
 # The numbers of resets rise in the program, the only process of a session that evicts.
 _RESETS = itertools.count()
 
 
+def claim(ask: Ask, spec: VariableSpec, asked: KeyQuery, *, is_training: bool) -> I64:
+    """Returns the rows of keys, after claiming rows: one message to each server."""
+    items: dict[int, list[list[int]]] = {}
+    places: dict[int, list[slice]] = {}
+    arrays: dict[int, list[Any]] = {}
+    for index, part, (keys, _, starts, stops, may_claim) in asked.by_shard(spec):
+        ps = spec.shards[index].ps
+        items.setdefault(ps, []).append([spec.id, index, len(keys)])
+        places.setdefault(ps, []).append(part)
+        arrays.setdefault(ps, []).extend([keys, starts, stops, may_claim])
+    header = {"kind": "claim", "is_training": is_training}
+    replies = ask({ps: ({**header, "items": items[ps]}, LateBody.of(arrays[ps])) for ps in items})
+    rows = np.empty(len(asked.keys), np.int64)
+    for ps, reply in replies.items():
+        parts = [("int64", (count,)) for _, _, count in items[ps]]
+        for place, found in zip(places[ps], body_arrays(reply.body, parts), strict=True):
+            rows[place] = found
+    return rows
+
+
+def count_keys(ask: AskHeaders, spec: VariableSpec) -> dict[str, int]:
+    """Counts the rows that are ``used`` and the claims that were ``refused``."""
+    headers: dict[int, Header] = {}
+    for index, shard in enumerate(spec.shards):
+        header = headers.setdefault(shard.ps, {"kind": "count_keys", "shards": []})
+        header["shards"].append([spec.id, index])
+    replies = ask(headers).values()
+    return {what: sum(reply[what] for reply in replies) for what in ("used", "refused")}
+
+
 class ServerSteps:
-    """The steps on servers that ``ask`` sends messages to, in ``session``.
+    """The steps of an eviction on servers that ``ask`` sends messages to, in ``session``.
 
     ``chunk_bytes``: about how much one message changes, so that no server takes long to answer.
     """

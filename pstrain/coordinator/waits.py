@@ -23,7 +23,7 @@ ABSENT_TIMEOUT_S: Final = 60.0
 _WARN_AFTER_S: Final = 10.0
 
 
-class Waiting:
+class Waits:
     """The waits of one scheduler. Callers hold its lock, except for `check_absent_trainers`."""
 
     def __init__(self, core: Core, trainer_timeout_s: float) -> None:

@@ -1,0 +1,126 @@
+"""Reads JSON lines a block at a time and leaves out, and counts, the lines that Arrow cannot read.
+
+Of a block that is refused, halves are read, and halves of halves, until the lines at fault are
+found: it does not matter why Arrow refuses a line. Knows nothing of schemas or of errors of whole
+files. Invariant: each line is a row, is counted as left out, or is in a block whose error is
+raised; the same bytes give the same batches every time.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.json as pajson
+
+REFUSED_MAX: Final = 1_000
+"""So many lines of a block may be left out by themselves; with more, the file is of another kind.
+
+Finding each takes Arrow some dozen calls."""
+_TEXT_CHARS: Final = 200
+_ROW: Final = re.compile(r"\.? in row \d+$")
+
+
+class Refused(NamedTuple):
+    """A line that was left out: its beginning, and what Arrow says of it."""
+
+    text: str
+    message: str
+
+
+class TooLongError(pa.ArrowInvalid):
+    """A line is longer than a block."""
+
+
+def blocks_of_lines(file: Any, size_bytes: int) -> Iterator[bytes]:
+    """Yields the bytes of a file in blocks of whole lines; TooLongError for a longer line."""
+    rest = b""
+    while read := bytes(file.read(size_bytes)):
+        end = read.rfind(b"\n") + 1
+        if not end and len(rest) + len(read) > size_bytes:
+            raise TooLongError(f"no line ends in a block of {size_bytes} bytes")
+        if end:
+            yield rest + read[:end]
+            rest = b""
+        rest += read[end:]
+    if rest:
+        yield rest
+
+
+def read_lines(
+    block: bytes, options: pajson.ParseOptions, refuse: Callable[[Refused], None]
+) -> Iterator[pa.RecordBatch]:
+    """Yields the rows of a block of lines; calls ``refuse`` for each line that is left out.
+
+    Raises Arrow's error once more than `REFUSED_MAX` lines would be left out.
+    """
+    refused = 0
+    pieces = [block]
+    while pieces:
+        piece = pieces.pop()
+        try:
+            read = _read(piece, options)
+        except pa.ArrowInvalid as error:
+            halves = _halves(piece)
+            if len(halves) > 1:
+                pieces += reversed(halves)
+                continue
+            refused += 1
+            if refused > REFUSED_MAX:
+                raise
+            text = piece[:_TEXT_CHARS].decode(errors="replace").rstrip()
+            # Without Arrow's number of the row, which counts from the line itself.
+            refuse(Refused(text, _ROW.sub("", f"{error!s:.{_TEXT_CHARS}}")))
+        else:
+            yield from read
+
+
+def agreeing_objects(block: bytes) -> bytes:
+    """Returns the lines of a block from which to infer types.
+
+    These are the JSON objects whose fields have values of the kind that most lines have there.
+    """
+    objects = [(line, kinds) for line in block.split(b"\n") if (kinds := _kinds(line)) is not None]
+    counts: defaultdict[str, Counter[type]] = defaultdict(Counter)
+    for _, kinds in objects:
+        for name, kind in kinds.items():
+            counts[name][kind] += 1
+    usual = {name: count.most_common(1)[0][0] for name, count in counts.items()}
+    return b"".join(line + b"\n" for line, kinds in objects if kinds.items() <= usual.items())
+
+
+def _read(lines: bytes, options: pajson.ParseOptions) -> list[pa.RecordBatch]:
+    if not lines.strip():
+        return []
+    # One block, whatever its size: Arrow allows no line to reach over several.
+    read = pajson.ReadOptions(use_threads=False, block_size=len(lines) + 1)
+    batches: list[pa.RecordBatch] = pajson.read_json(
+        pa.py_buffer(lines), read, options
+    ).to_batches()
+    for batch in batches:
+        # Arrow's parser does not check the bytes of strings.
+        batch.validate(full=True)
+    return batches
+
+
+def _halves(lines: bytes) -> list[bytes]:
+    """Cuts lines at the line end nearest to their middle; returns a single line as it is."""
+    before = lines.rfind(b"\n", 0, len(lines) // 2) + 1
+    cut = before or lines.find(b"\n") + 1
+    return [lines[:cut], lines[cut:]] if 0 < cut < len(lines) else [lines]
+
+
+def _kinds(line: bytes) -> dict[str, type] | None:
+    """Returns the kinds of an object's values, but those that are null; None for no object."""
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(value, dict):
+        return None
+    kinds = {name: type(each) for name, each in value.items() if each is not None}
+    return {name: float if kind is int else kind for name, kind in kinds.items()}

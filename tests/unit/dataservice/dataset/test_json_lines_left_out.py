@@ -1,0 +1,121 @@
+"""JSON lines under on_error="skip": lines that cannot be read are left out by themselves."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import pathlib
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.json as pajson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import dataservice as ds
+from dataservice.dataset.sources import json_lines
+from dataservice.dataset.sources.json_lines import TooLongError, blocks_of_lines, read_lines
+from dataservice.errors import InvalidArgumentError, SourceError
+
+SCHEMA = pa.schema([("x", pa.int64()), ("s", pa.string())])
+BAD = ['{"x": ', "[1]", '{"x": "a"}', "garbage", '{"x": 1, "z": 2}', '{"x": 1.5}', '"text"']
+LATIN = b'{"s": "M\xfcnchen"}'
+
+
+def line(x: int) -> str:
+    return json.dumps({"x": x, "s": f"n{x}"})
+
+
+def skipped(dataset: ds.Dataset) -> tuple[list[Any], dict[str, Any]]:
+    with iter(dataset) as rows:
+        read = [value for batch in rows for value in batch["x"].to_pylist()]
+        return read, dict(rows.stats()["skipped"])
+
+
+@given(
+    lines=st.lists(st.one_of(st.integers(0, 99).map(line), st.sampled_from([*BAD, "", " "]))),
+    size=st.integers(80, 400),
+    ends_whole=st.booleans(),
+)
+def test_each_line_is_a_row_or_is_refused(lines: list[str], size: int, ends_whole: bool) -> None:
+    text = "\n".join(lines) + ("\n" if ends_whole else "")
+    options = pajson.ParseOptions(explicit_schema=SCHEMA, unexpected_field_behavior="error")
+    refused: list[json_lines.Refused] = []
+    read: list[Any] = []
+    for block in blocks_of_lines(io.BytesIO(text.encode()), size):
+        for batch in read_lines(block, options, refused.append):
+            assert batch.schema == SCHEMA
+            read += batch["x"].to_pylist()
+    wanted = [each for each in lines if each.strip() and each not in BAD]
+    assert read == [json.loads(each)["x"] for each in wanted]
+    assert [each.text for each in refused] == [each.strip() for each in lines if each in BAD]
+
+
+def test_bad_lines_are_left_out_and_counted(tmp_path: pathlib.Path) -> None:
+    lines = [line(x) for x in range(1_000)]
+    for at, bad in enumerate(BAD):
+        lines.insert(at * 137, bad)
+    data = "\n".join(lines).encode() + b"\n" + LATIN + b"\n" + line(1_000).encode() + b"\n"
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(data))
+    dataset = ds.Dataset.from_json(tmp_path / "a.jsonl.gz", on_error="skip", block_size_bytes=4_096)
+    read, omitted = skipped(dataset)
+    assert read == list(range(1_001))
+    assert dataset.schema == SCHEMA
+    assert (omitted["source_rows"], omitted["splits"]) == (len(BAD) + 1, 0)
+    assert "Invalid value: '{\"x\":'" in "".join(omitted["messages"])
+    assert "in row" not in "".join(omitted["messages"])
+
+
+def test_reading_goes_on_behind_bad_lines_after_a_restore(tmp_path: pathlib.Path) -> None:
+    lines = [each for x in range(200) for each in ([line(x)] if x % 7 else [line(x), "garbage"])]
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    dataset = ds.Dataset.from_json(tmp_path, SCHEMA, on_error="skip", block_size_bytes=500)
+    rows = iter(dataset)
+    read = [value for batch in (next(rows), next(rows)) for value in batch["x"].to_pylist()]
+    state = rows.state_dict()
+    rows.close()
+    again = iter(dataset)
+    again.load_state_dict(state)
+    read += [value for batch in again for value in batch["x"].to_pylist()]
+    assert read == list(range(200))
+
+
+def test_types_are_those_of_most_lines_of_the_first_block(tmp_path: pathlib.Path) -> None:
+    lines = ['{"x": "n/a"}', "", '{"x": 1}', '{"x": null}', '{"x": 2.5}', "[[[", '{"x": true}']
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    dataset = ds.Dataset.from_json(tmp_path, on_error="skip")
+    assert dataset.schema == pa.schema([("x", pa.float64())])
+    read, omitted = skipped(dataset)
+    assert read == [1.0, None, 2.5]
+    assert omitted["source_rows"] == 3
+
+
+def test_file_of_another_kind_is_left_out_as_a_whole(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "a.jsonl").write_text(line(1) + "\n")
+    (tmp_path / "b.jsonl").write_text("a,b\n" * (json_lines.REFUSED_MAX + 1))
+    (tmp_path / "c.jsonl").write_text("a,b\n" * json_lines.REFUSED_MAX + line(2))
+    read, omitted = skipped(ds.Dataset.from_json(tmp_path, on_error="skip"))
+    assert read == [1, 2]
+    assert (omitted["splits"], omitted["source_rows"]) == (1, 2 * json_lines.REFUSED_MAX)
+
+
+def test_line_longer_than_a_block_ends_the_file(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(TooLongError):
+        list(blocks_of_lines(io.BytesIO(b"x" * 100), 40))
+    long = json.dumps({"x": 5, "s": "y" * 9_000})
+    (tmp_path / "a.jsonl").write_text("\n".join([line(1), long, line(2)]))
+    dataset = ds.Dataset.from_json(tmp_path, on_error="skip", block_size_bytes=1_000)
+    read, omitted = skipped(dataset)
+    assert read == [1]
+    assert omitted["splits"] == 1
+    assert "read it with a larger block_size_bytes=" in omitted["messages"][0]
+
+
+def test_error_of_a_bad_line_tells_of_skipping(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "a.jsonl").write_text(line(1) + "\ngarbage\n")
+    with pytest.raises(SourceError, match=r"from_json\(\.\.\., on_error='skip'\) leaves out such"):
+        ds.Dataset.from_json(tmp_path).to_table()
+    with pytest.raises(InvalidArgumentError, match="on_error"):
+        ds.Dataset.from_json(tmp_path, on_error="ignore")
