@@ -11,9 +11,9 @@ import os
 import numpy as np
 from numba import njit, types
 
-from dataservice.runtime.kernel_cache import prepare_kernels
+from dataservice.runtime.kernel_cache import configure_numba
 
-prepare_kernels(os.path.dirname(__file__))
+configure_numba(os.path.dirname(__file__))
 
 _PRIME_1 = np.uint64(0x9E3779B185EBCA87)
 _PRIME_2 = np.uint64(0xC2B2AE3D27D4EB4F)

@@ -55,7 +55,7 @@ class _Stamp(NamedTuple):
     contents: str
 
 
-def prepare_kernels(folder: str) -> None:
+def configure_numba(folder: str) -> None:
     """Ties all later caching of functions in ``folder`` to the contents of all files there.
 
     Has to come before any kernel is defined.
@@ -88,7 +88,7 @@ def is_compiled(warm_up: Callable[[], None]) -> bool:
 def _note_of(warm_up: Callable[[], None]) -> Any:
     """Returns the cache file for the note about `warm_up`.
 
-    Returns None if `prepare_kernels` could not change Numba's rule, or was not called for the
+    Returns None if `configure_numba` could not change Numba's rule, or was not called for the
     folder of `warm_up`.
     """
     cache = getattr(caching, "FunctionCache", None)

@@ -17,7 +17,7 @@ from dataservice.runtime import kernel_cache
 
 _WARM_UP = "warm_up"
 
-kernel_cache.prepare_kernels(__path__[0])
+kernel_cache.configure_numba(__path__[0])
 
 
 def modules() -> list[str]:

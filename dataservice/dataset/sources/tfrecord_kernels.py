@@ -12,9 +12,9 @@ import os
 import numpy as np
 from numba import njit
 
-from dataservice.runtime.kernel_cache import prepare_kernels
+from dataservice.runtime.kernel_cache import configure_numba
 
-prepare_kernels(os.path.dirname(__file__))
+configure_numba(os.path.dirname(__file__))
 
 COMPLETE, BAD_LENGTH, BAD_DATA = 0, 1, 2
 BYTES, FLOATS, INTEGERS = 1, 2, 3  # fields of a Feature message
