@@ -27,8 +27,8 @@ import pyarrow as pa
 from bench.options import add_common, new_parser
 from bench.peers import children
 from dataservice.runtime.allocator import keep_freed_memory
-from dataservice.runtime.exchange import ServerChannel
-from dataservice.runtime.flight import FlightClient, FlightServer
+from dataservice.runtime.exchanges.flight import FlightClient, FlightServer
+from dataservice.runtime.exchanges.flight_exchange import FlightChannel
 from dataservice.runtime.process import ChildProcess, announce_ready, exit_with_parent, spawn_module
 from pstrain import initializers
 from pstrain.config import ParameterConfig
@@ -80,7 +80,7 @@ def _connected(address: str, session: str, way: str) -> Iterator[RemoteParameter
         parameters.close()
 
 
-def _echo(_command: dict[str, Any], channel: ServerChannel) -> None:
+def _echo(_command: dict[str, Any], channel: FlightChannel) -> None:
     """Answers each message with as many bytes as its header says, from one buffer."""
     answer = pa.allocate_buffer(0)
     while (message := channel.recv()) is not None:

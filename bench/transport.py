@@ -24,11 +24,11 @@ from bench import systems
 from bench.options import add_common, new_parser
 from bench.peers import children
 from dataservice.runtime.checksum import aligned, checksum
-from dataservice.runtime.flight import FlightServer
+from dataservice.runtime.exchanges.flight import FlightServer
+from dataservice.runtime.exchanges.local_server import LocalServer
+from dataservice.runtime.exchanges.transport import open_exchange
 from dataservice.runtime.frames import decode_batch
-from dataservice.runtime.local_server import LocalServer
 from dataservice.runtime.process import announce_ready, exit_with_parent, spawn_module
-from dataservice.runtime.transport import open_exchange
 from dataservice.wire.elements import NO_WINDOW, RowSpan, unpack
 from dataservice.worker.outgoing import Channel, FrameSender, frame_of
 from dataservice.worker.rebatch import Element

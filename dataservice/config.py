@@ -17,7 +17,7 @@ from dataservice.errors import InvalidArgumentError
 from dataservice.runtime.addresses import LAST_PORT, split_address
 from dataservice.runtime.arguments import check_choice, check_true_or_false, path_of
 from dataservice.runtime.cores import available_cores
-from dataservice.runtime.exposure import check_listener
+from dataservice.runtime.listening import check_listener
 from dataservice.runtime.memory import available_memory_bytes
 from dataservice.vocabulary import DATA_TRANSFER_PROTOCOLS, PROTOCOL, parse_target
 

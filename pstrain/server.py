@@ -13,7 +13,7 @@ from typing import NoReturn, Protocol
 
 from dataservice.runtime.addresses import split_address
 from dataservice.runtime.ending import end_with_program
-from dataservice.runtime.exposure import is_loopback
+from dataservice.runtime.listening import is_loopback
 from pstrain.cluster import ClusterResolver, ClusterSpec, SimpleClusterResolver
 from pstrain.config import COORDINATOR_GRACE_S
 from pstrain.errors import FailedPreconditionError, InvalidArgumentError

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from dataservice.runtime.message import Message
-from dataservice.runtime.transport import AnyExchange
+from dataservice.runtime.exchanges.message import Message
+from dataservice.runtime.exchanges.transport import AnyExchange
 
 
 def answer_to(

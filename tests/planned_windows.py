@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dataservice.dataset.linear import Linear
-from dataservice.dataset.splits import window_sizes
+from dataservice.dataset.division.linear import Linear
+from dataservice.dataset.division.splits import window_sizes
 from dataservice.sharding import Split
 from dataservice.split_table import SplitTable
 from dataservice.windowing import Windows, make_windows
@@ -16,7 +16,7 @@ def plan_windows(linear: Linear, splits: Sequence[Split], epoch: int) -> Windows
     table = SplitTable.of(splits)
     return make_windows(
         table,
-        epoch=linear.shuffle_epoch(epoch),
+        epoch=epoch if linear.reshuffles else 0,
         shuffle_seed=linear.shuffle_seed,
         **window_sizes(linear, table)._asdict(),
     )

@@ -24,12 +24,12 @@ from dataservice.client.read_arguments import ReadArguments, check_endless
 from dataservice.client.registration import Service, check_registrable, register_plan
 from dataservice.client.source import ServiceSource
 from dataservice.dataset.dataset import Dataset
-from dataservice.dataset.linear import with_tail, without_tail
-from dataservice.dataset.linearise import linearise
+from dataservice.dataset.division.linear import with_tail, without_tail
+from dataservice.dataset.division.linearise import linearise
+from dataservice.dataset.division.static_sharding import check_policy
 from dataservice.dataset.node import INFINITE_CARDINALITY, Node, freeze_schemas, unrepeatable
 from dataservice.dataset.plan import decode_plan, fingerprint
 from dataservice.dataset.seeds import drawn_seeds
-from dataservice.dataset.static_sharding import check_policy
 from dataservice.dataset.tolerance import as_run
 from dataservice.errors import (
     InvalidArgumentError,

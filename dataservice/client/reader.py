@@ -33,8 +33,8 @@ from dataservice.dataset.columns import encoded_bytes
 from dataservice.dataset.omission_log import OmissionLog
 from dataservice.errors import CancelledError, DataServiceError
 from dataservice.ranges import Consumed, RowMark
+from dataservice.runtime.exchanges.in_process import is_served_here
 from dataservice.runtime.identity import host_identity
-from dataservice.runtime.in_process import is_served_here
 from dataservice.runtime.interrupts import NO_INTERRUPTS, HeldInterrupts
 from dataservice.runtime.threads import StoppableThread
 from dataservice.vocabulary import ShardingPolicy

@@ -16,8 +16,10 @@ from dataservice.client.source import ServiceSource
 from dataservice.dataset.dataset import Dataset
 from dataservice.dataset.node import Node, freeze_schemas, walk
 from dataservice.dataset.plan import encode_plan, fingerprint
-from dataservice.dataset.tolerance import as_run, check_on_error
+from dataservice.dataset.tolerance import as_run
 from dataservice.errors import InvalidTypeError, UnsplittableError
+from dataservice.job_options import ON_ERROR
+from dataservice.runtime.arguments import check_choice
 from dataservice.runtime.frames import encode_schema
 from dataservice.vocabulary import parse_target
 from dataservice.wire import dispatcher_pb2 as pb
@@ -44,7 +46,7 @@ def register_dataset(
     """
     target = parse_target(service)
     dataset = check_registrable(dataset)
-    check_on_error(on_error)
+    check_choice("on_error", on_error, ON_ERROR)
     check_compression(compression)
     timeout_s = checked_timeout_s(timeout_s)
     if dataset_id is not None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from dataservice.client.worker_stream import SILENCE_S, WorkerStream
 from dataservice.errors import UnavailableError
-from dataservice.runtime.transport import AnyExchange
+from dataservice.runtime.exchanges.transport import AnyExchange
 from dataservice.wire.elements import Ask, FrameKind, pack_asks, unpack
 
 _RECHECK_S = 1.0

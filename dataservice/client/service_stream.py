@@ -57,7 +57,7 @@ class ServiceStream(BatchStream, SteppedSource):
         self._spec = spec
         self._plan = plan
         self._given_seeds = seeds
-        self.is_repeatable = spec.options.ordered
+        self.has_fixed_order = spec.options.ordered
         self._context = context
         self._omissions = None if context.omitted is None else context.omitted.log
         self._origin = Origin()

@@ -126,7 +126,7 @@ class ServiceSource(Node):
         return as_run(decode_plan(registered.plan), self.on_error).sample(context)
 
     @property
-    def is_repeatable(self) -> bool:
+    def has_fixed_order(self) -> bool:
         return self.ordered
 
     @property

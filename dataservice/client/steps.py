@@ -39,7 +39,7 @@ class Step:
 class SteppedSource(HeldSource):
     """What a `StreamPosition` needs of the stream that handed out its steps."""
 
-    is_repeatable: bool
+    has_fixed_order: bool
 
     @abstractmethod
     def reader_position(self, later: Iterator[tuple[RowSpan, ...]]) -> ReaderPosition:
@@ -66,8 +66,8 @@ class StreamPosition(LivePosition, HeldPosition):
         return StreamPosition(self._stream, self.step, self.rows + rows)
 
     @property
-    def is_repeatable(self) -> bool:
-        return self._stream.is_repeatable
+    def has_fixed_order(self) -> bool:
+        return self._stream.has_fixed_order
 
     @property
     def source(self) -> SteppedSource:

@@ -26,10 +26,10 @@ from dataservice.errors import (
 )
 from dataservice.runtime.auth import TlsConfig
 from dataservice.runtime.checksum import aligned, checksum
+from dataservice.runtime.exchanges.message import Message
+from dataservice.runtime.exchanges.transport import AnyExchange, open_exchange
 from dataservice.runtime.frames import BatchBody, decode_batch
-from dataservice.runtime.message import Message
 from dataservice.runtime.threads import StoppableThread
-from dataservice.runtime.transport import AnyExchange, open_exchange
 from dataservice.wire.elements import EXCHANGE, FrameKind, Header, RowSpan, pack_credit, unpack
 
 logger = logging.getLogger(__name__)

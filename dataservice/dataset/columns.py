@@ -1,4 +1,4 @@
-"""The columns of record batches: cast to a schema, joined, measured in bytes, checked by name.
+"""The columns of record batches: cast to a schema, joined, measured, checked, made up.
 
 Knows nothing of plans or streams, nor of forms other than Arrow's (`numpy_views`, `arrow_arrays`).
 Invariant: a result has the schema that was asked for; otherwise an error names the column.
@@ -6,12 +6,16 @@ Invariant: a result has the schema that was asked for; otherwise an error names 
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any, Final
 
 import pyarrow as pa
 
 from dataservice.errors import MissingColumnError, SchemaError
+
+_ONES: Final = (1, True, "1", b"1")
 
 
 def conform(batch: pa.RecordBatch, schema: pa.Schema, *, what: str) -> pa.RecordBatch:
@@ -114,3 +118,40 @@ def require_distinct(names: Sequence[str], *, what: str) -> None:
     twice = sorted(name for name, count in Counter(names).items() if count > 1)
     if twice:
         raise SchemaError(f"{what} has several columns named {twice}; rename them")
+
+
+def made_up_row(schema: pa.Schema) -> pa.RecordBatch:
+    """Returns one row of these columns, on which functions of rows are tried if there is no other.
+
+    Each value is a one, as a number, text or time, since functions may divide by it; null in
+    columns whose type no plain value fits.
+    """
+    arrays = [_made_up(field.type) for field in schema]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _made_up(kind: pa.DataType) -> pa.Array:
+    if isinstance(kind, pa.BaseExtensionType):
+        return pa.ExtensionArray.from_storage(kind, _made_up(kind.storage_type))
+    try:
+        return pa.array([_one(kind)], kind)
+    except (pa.ArrowException, TypeError, ValueError):
+        return pa.nulls(1, kind)
+
+
+def _one(kind: pa.DataType) -> Any:
+    types = pa.types
+    if types.is_struct(kind):
+        return {field.name: _one(field.type) for field in kind.fields}
+    if types.is_map(kind):
+        return [(_one(kind.key_type), _one(kind.item_type))]
+    if types.is_fixed_size_list(kind):
+        return [_one(kind.value_type)] * kind.list_size
+    if types.is_fixed_size_binary(kind):
+        return b"1" * kind.byte_width
+    if types.is_nested(kind) and not types.is_union(kind):
+        return [_one(kind.value_type)]
+    for value in _ONES:
+        with contextlib.suppress(pa.ArrowException, TypeError, ValueError):
+            return pa.array([value], kind)[0].as_py()
+    return None

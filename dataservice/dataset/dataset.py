@@ -17,11 +17,10 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self, Unpack
 import pyarrow as pa
 
 from dataservice.dataset import operators as ops
-from dataservice.dataset import static_sharding
+from dataservice.dataset.division import static_sharding
 from dataservice.dataset.foreign_arguments import refuse_foreign_arguments
 from dataservice.dataset.foreign_names import HintingType, no_attribute
 from dataservice.dataset.formed_iterator import FormedIterator
-from dataservice.dataset.identity import identity_of, node_of_identity
 from dataservice.dataset.iterator import DatasetIterator
 from dataservice.dataset.node import (
     INFINITE_CARDINALITY,
@@ -36,7 +35,7 @@ from dataservice.dataset.operator_methods import OperatorMethods, nodes_of
 from dataservice.dataset.operators.nested import given_to_functions
 from dataservice.dataset.plan import decode_plan, encode_plan
 from dataservice.dataset.receipts import ReceiptSources
-from dataservice.dataset.seeds import settle_seeds, varied_seeds
+from dataservice.dataset.seeds import identity_of, node_of_identity, settle_seeds, varied_seeds
 from dataservice.dataset.source_methods import SourceMethods
 from dataservice.dataset.statistics import DatasetStats, StatsCounter
 from dataservice.dataset.stream import RunContext

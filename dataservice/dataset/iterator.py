@@ -19,8 +19,7 @@ from typing import Any, Final, NoReturn, TypeVar
 import pyarrow as pa
 
 from dataservice.dataset.anchor import Anchor
-from dataservice.dataset.identity import identity_of, node_of_identity
-from dataservice.dataset.node import Node, unrepeatable, walk
+from dataservice.dataset.node import Node, times_of, unrepeatable, walk
 from dataservice.dataset.omission_log import OmissionLog
 from dataservice.dataset.optimise import optimise
 from dataservice.dataset.positions import (
@@ -29,9 +28,10 @@ from dataservice.dataset.positions import (
     without_live_positions,
 )
 from dataservice.dataset.receipts import Receipt, ReceiptSources
+from dataservice.dataset.seeds import identity_of, node_of_identity
 from dataservice.dataset.statistics import StatsCounter
 from dataservice.dataset.stream import BatchStream, RunContext, State
-from dataservice.dataset.timing import OperatorTimes, WorkLog
+from dataservice.dataset.timing import WorkLog
 from dataservice.errors import FailedPreconditionError, InvalidArgumentError
 from dataservice.runtime.cores import available_cores
 from dataservice.runtime.interrupts import NO_INTERRUPTS, HeldInterrupts, can_hold
@@ -83,8 +83,7 @@ class DatasetIterator:
         closed = threading.Event()
         self._closed = closed
         plan = optimise(node)
-        nodes = walk(plan)
-        times = OperatorTimes([n.kind for n in nodes], [id(n) for n in nodes])
+        times = times_of(walk(plan))
         # A new log for this stream: the times of the stream before it are in the totals already.
         self._omissions.work = WorkLog()
         self._stats.watch(times, self._omissions.work)

@@ -20,6 +20,7 @@ from dataservice import vocabulary
 from dataservice.dataset.columns import no_rows
 from dataservice.dataset.stream import SAMPLE_ROWS, BatchStream, RunContext
 from dataservice.dataset.timed_stream import timed
+from dataservice.dataset.timing import OperatorTimes
 from dataservice.errors import (
     InvalidArgumentError,
     SourceError,
@@ -87,8 +88,8 @@ class Node(ABC):
         return any(child.batched for child in node.inputs)
 
     @property
-    def is_repeatable(self) -> bool:
-        """True if it yields the same rows in the same order each time, given that its inputs do."""
+    def has_fixed_order(self) -> bool:
+        """True if it yields its rows in the same order each time, given that its inputs do."""
         return True
 
     @property
@@ -206,6 +207,11 @@ def check_depth(root: Node) -> None:
             f"{_MAX_CALLS}; make one map() of several, one condition of several filters, or save() "
             "what is in between"
         )
+
+
+def times_of(nodes: Sequence[Node]) -> OperatorTimes:
+    """Returns empty times for a run of these nodes, such as a segment's source and operators."""
+    return OperatorTimes([node.kind for node in nodes], [id(node) for node in nodes])
 
 
 def sum_of_cardinalities(parts: Sequence[int]) -> int:

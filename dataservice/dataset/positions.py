@@ -36,7 +36,7 @@ class LivePosition(ABC):
         """Returns the position after `rows` more rows are consumed."""
 
     @property
-    def is_repeatable(self) -> bool:
+    def has_fixed_order(self) -> bool:
         """True if the same rows in the same batches follow when the position is restored."""
         return False
 
@@ -65,7 +65,7 @@ def without_live_positions(state: Any) -> Any:
 def _is_live(state: Any) -> bool:
     if isinstance(state, dict):
         return any(_is_live(value) for value in state.values())
-    return isinstance(state, LivePosition) and not state.is_repeatable
+    return isinstance(state, LivePosition) and not state.has_fixed_order
 
 
 def check_saveable(root: Node) -> None:
@@ -96,7 +96,7 @@ def goes_on_after_interrupt(root: Node) -> bool:
 
 
 def _check(node: Node, counter: Node | None) -> None:
-    if all(inner.is_repeatable for inner in walk(node)) or not node.inputs:
+    if all(inner.has_fixed_order for inner in walk(node)) or not node.inputs:
         return
     if isinstance(node, Batch | Take | Skip):
         counter = node

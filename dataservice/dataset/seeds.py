@@ -1,18 +1,21 @@
 """Drawn seeds: seeds that no user gave, drawn when a node is made and stored in saved positions.
 
-A node that needs randomness has the fields `seed` and `drawn_seed`, one of which is None.
-Invariant: a plan whose drawn seeds are replaced by those of another run yields that run's rows.
+A node that needs randomness has the fields `seed` and `drawn_seed`, one of which is None. Drawn
+seeds and fingerprint are the identity of a dataset in saved positions. Invariant: a plan whose
+drawn seeds are replaced by those of another run yields that run's rows.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from dataservice.dataset.node import Node, rewrite, walk
+from dataservice.dataset.plan import fingerprint
 from dataservice.errors import InvalidArgumentError, InvalidTypeError
 from dataservice.sharding import order_key
 
@@ -89,3 +92,22 @@ def settle_seeds(node: Node, *key: int) -> Node:
     if not count:
         return node
     return with_drawn_seeds(node, [order_key(*key, n) >> 1 for n in range(count)])
+
+
+def identity_of(node: Node) -> dict[str, Any]:
+    """Returns the identity of a plan, JSON-able."""
+    return {"plan": fingerprint(node), "seeds": drawn_seeds(node)}
+
+
+def node_of_identity(node: Node, identity: Mapping[str, Any]) -> Node:
+    """Returns the plan with the seeds of ``identity``.
+
+    Raises InvalidArgumentError if the identity is of another plan.
+    """
+    mine = fingerprint(node)
+    if identity.get("plan") != mine:
+        raise InvalidArgumentError(
+            f"the state was saved by another dataset (plan {identity.get('plan')}, this is "
+            f"{mine}); build the dataset with the same sources, operators and arguments"
+        )
+    return with_drawn_seeds(node, identity.get("seeds"))

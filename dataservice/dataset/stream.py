@@ -205,7 +205,7 @@ class TransformStream(OverStream):
         return self._stream.advance(rows) if self._one_to_one else 0
 
 
-class RowCutter:
+class RowCutter(OverStream):
     """Cuts a stream into pieces of wanted sizes without copying. Its position is exact to a row.
 
     A piece keeps the whole chunk alive that it was cut from. After the stream let an interrupt
@@ -213,7 +213,7 @@ class RowCutter:
     """
 
     def __init__(self, stream: BatchStream) -> None:
-        self._stream = stream
+        super().__init__(stream)
         self._held: list[pa.RecordBatch] = []  # pieces of a cut that an interrupt broke off
         self._held_from: tuple[State, int] = ({}, 0)
         self._chunk: pa.RecordBatch | None = None
@@ -223,6 +223,12 @@ class RowCutter:
         # The last cut met the end. It is not asked for again: in a chain of cutters the calls
         # would multiply.
         self._ends_next = False
+
+    def __next__(self) -> pa.RecordBatch:
+        piece = self.piece()
+        if piece is None:
+            raise StopIteration
+        return piece
 
     def available(self) -> int:
         """Returns the most rows that the next piece can have; 0 at the end of the stream."""
@@ -269,7 +275,7 @@ class RowCutter:
         return chunk if count == chunk.num_rows else chunk.slice(first, count)
 
     def advance(self, rows: int) -> int:
-        """Skips rows as `BatchStream.advance` does; 0 also if rows of a held chunk come first."""
+        # Rows of a held chunk come first.
         inside = self._row > 0 if self._chunk is None else self._row < self._chunk.num_rows
         return 0 if inside else self._stream.advance(rows)
 
@@ -307,21 +313,14 @@ class RowCutter:
         return exact or {"input": chunk_state, "row": row}
 
     def state_after(self, state: State, rows: int) -> State | None:
-        """Returns the position `rows` rows after `state`, as `BatchStream.state_after` does."""
         inner = self._stream.state_after(state["input"], state["row"] + rows) if rows else None
         return None if inner is None else {"input": inner, "row": 0}
 
     def restore(self, state: State) -> None:
-        """Moves the fresh stream and its cutter to `state`."""
         self._stream.restore(state["input"])
         self._chunk, self._chunk_state = None, None
         self._row = int(state["row"])
 
-    def close(self) -> None:
-        """Closes the stream."""
-        self._stream.close()
-
     def location(self) -> str:
-        """Returns where the rows of the last cut come from."""
         last = self._stream.location()
         return f"{self._began} to {last}" if self._began not in ("", last) else last

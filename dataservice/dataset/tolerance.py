@@ -18,8 +18,6 @@ from dataservice.dataset.function import call_user
 from dataservice.dataset.node import Node, rewrite, walk
 from dataservice.dataset.stream import RunContext, Transform
 from dataservice.errors import UserFunctionError
-from dataservice.job_options import ON_ERROR
-from dataservice.runtime.arguments import check_choice
 
 LEFT_OUT: Final = object()
 
@@ -44,11 +42,6 @@ def tolerant(root: Node) -> Node:
 def as_run(root: Node, on_error: str) -> Node:
     """Returns the plan as a job with this `on_error` runs it."""
     return tolerant(root) if on_error == "skip" else root
-
-
-def check_on_error(value: Any) -> None:
-    """Raises InvalidArgumentError unless `value` is "raise" or "skip"."""
-    check_choice("on_error", value, ON_ERROR)
 
 
 def narrowed(transform: Transform, kind: str, context: RunContext) -> Transform:

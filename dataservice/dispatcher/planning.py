@@ -25,7 +25,7 @@ _PLAIN = JobOptions()
 
 def preload() -> None:
     """Imports the planning code ahead (half a second), so that the first plan need not wait."""
-    importlib.import_module("dataservice.dataset.splits")
+    importlib.import_module("dataservice.dataset.division.splits")
 
 
 def list_files(plan: bytes, policy: ShardingPolicy, num_shards: int, options: JobOptions) -> str:
@@ -34,7 +34,7 @@ def list_files(plan: bytes, policy: ShardingPolicy, num_shards: int, options: Jo
     InvalidArgumentError for fewer files than workers, SourceError for sources that cannot be
     listed.
     """
-    from dataservice.dataset.static_sharding import list_sources
+    from dataservice.dataset.division.static_sharding import list_sources
 
     return list_sources(_decoded(plan, options), policy, num_shards)
 
@@ -45,8 +45,8 @@ def plan_windows(plan: bytes, repetition: int, options: JobOptions) -> WindowPla
     Blocks while sources are listed. UnsplittableError if the rows cannot be divided among workers,
     SourceError for files that cannot be read.
     """
-    from dataservice.dataset.linearise import linearise
-    from dataservice.dataset.splits import plan_splits, window_sizes
+    from dataservice.dataset.division.linearise import linearise
+    from dataservice.dataset.division.splits import plan_splits, window_sizes
 
     linear = linearise(_decoded(plan, options))
     splits = plan_splits(linear)
@@ -67,7 +67,7 @@ def plan_snapshot(plan: bytes) -> WindowPlan | None:
     That is so if its rows cannot be divided, and if it has operators on batches, since batches form
     only after the division. Blocks while sources are listed.
     """
-    from dataservice.dataset.linearise import linearise
+    from dataservice.dataset.division.linearise import linearise
 
     try:
         linear = linearise(_decoded(plan, _PLAIN))

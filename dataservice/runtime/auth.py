@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from dataservice.errors import FailedPreconditionError, InvalidArgumentError, UnauthenticatedError
-from dataservice.runtime.private_folder import private_folder
+from dataservice.runtime.folders import private_folder
 from dataservice.runtime.tls_probe import check_roots, check_server_pair
 
 TOKEN_METADATA_KEY: Final = "x-dataservice-token"

@@ -11,12 +11,9 @@ import os
 import numpy as np
 from numba import njit, types
 
-from dataservice.runtime.kernel_cache import compile_together
-from dataservice.runtime.late_scipy import import_scipy_late
+from dataservice.runtime.kernel_cache import configure_numba
 
-# Before any kernel is made.
-compile_together(os.path.dirname(__file__))
-import_scipy_late()
+configure_numba(os.path.dirname(__file__))
 
 _PRIME_1 = np.uint64(0x9E3779B185EBCA87)
 _PRIME_2 = np.uint64(0xC2B2AE3D27D4EB4F)

@@ -28,7 +28,7 @@ from dataservice.errors import (
     FailedPreconditionError,
     ResourceExhaustedError,
 )
-from dataservice.runtime.durable import sync_folder
+from dataservice.runtime.folders import sync_folder
 from dataservice.runtime.write_ahead_log import REMEDY, check_log
 
 logger = logging.getLogger(__name__)

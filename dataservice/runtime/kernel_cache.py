@@ -1,4 +1,6 @@
-"""Numba's cache of the kernels, changed so that any change of their source files makes it stale.
+"""What Numba is told before kernels are made: how to cache them, and to import SciPy late.
+
+Its cache is changed so that any change of the kernels' source files makes it stale.
 
 Numba checks only the file of a function, not the files of the functions that it calls. So after an
 edit or an upgrade it would go on using old machine code of intrinsics and called functions. Numba
@@ -7,10 +9,15 @@ overwrite each other's index entries, so that one signature is found with the co
 each signature has a file of its own, whose name and contents identify it, and there is no index.
 If neither the package's folder nor the user's own can be written, as in a container, the cache is
 in a private temporary folder. Notes beside the code say which sets of kernels are compiled
-completely, so that a process need not load them all to find out. Knows files, but no kernels.
-Invariants: functions of other packages are cached as before; a file is complete, and is removed
-only if no kernel that is compiled later can be in it; a note holds for the code that this process
-would load.
+completely, so that a process need not load them all to find out.
+
+Before its first kernel Numba imports `scipy.linalg`, if SciPy is installed, only to find out that
+it is there. That takes a quarter of a server's start, so here it does that when a function asks for
+linear algebra.
+
+Knows files, but no kernels. Invariants: functions of other packages are cached as before; a file is
+complete, and is removed only if no kernel that is compiled later can be in it; a note holds for the
+code that this process would load; functions that use linear algebra are compiled as usual.
 """
 
 from __future__ import annotations
@@ -18,8 +25,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import importlib.util
 import os
 import re
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -30,7 +39,7 @@ from numba.core import caching
 from numba.core.registry import cpu_target
 
 from dataservice.runtime.compile_notice import notice
-from dataservice.runtime.private_folder import ensure_private
+from dataservice.runtime.folders import ensure_private
 
 _USER_WIDE: Final = "UserWideCacheLocator"
 _CONTENTS_DIGITS: Final = 12
@@ -46,8 +55,12 @@ class _Stamp(NamedTuple):
     contents: str
 
 
-def compile_together(folder: str) -> None:
-    """Ties all later caching of functions in ``folder`` to the contents of all files there."""
+def configure_numba(folder: str) -> None:
+    """Ties all later caching of functions in ``folder`` to the contents of all files there.
+
+    Has to come before any kernel is defined.
+    """
+    _import_scipy_late()
     # Numba has no public way to declare what a function depends on. If this internal way is gone
     # in a later version, Numba's own rule applies.
     cache = getattr(caching, "CacheImpl", None) or getattr(caching, "_CacheImpl", None)
@@ -75,7 +88,7 @@ def is_compiled(warm_up: Callable[[], None]) -> bool:
 def _note_of(warm_up: Callable[[], None]) -> Any:
     """Returns the cache file for the note about `warm_up`.
 
-    Returns None if `compile_together` could not change Numba's rule, or was not called for the
+    Returns None if `configure_numba` could not change Numba's rule, or was not called for the
     folder of `warm_up`.
     """
     cache = getattr(caching, "FunctionCache", None)
@@ -202,3 +215,26 @@ def _temporary(user_wide: Any) -> Any:
             super().ensure_cache_path()
 
     return Temporary
+
+
+def _import_scipy_late() -> None:
+    """Postpones Numba's import of SciPy; has no effect once a kernel was compiled or loaded."""
+    if "numba.np.arraymath" in sys.modules:
+        return
+    from numba.np import linalg as module
+
+    linalg: Any = module
+    # Numba has no public way to do this. If its internal function is gone, SciPy is just imported.
+    if not hasattr(linalg, "ensure_blas"):
+        return
+    ensure_blas = linalg.ensure_blas
+    linalg.ensure_blas = _ensure_installed
+    try:
+        from numba.np import arraymath  # noqa: F401
+    finally:
+        linalg.ensure_blas = ensure_blas
+
+
+def _ensure_installed() -> None:
+    if importlib.util.find_spec("scipy") is None:
+        raise ImportError("SciPy is not installed")

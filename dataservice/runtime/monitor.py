@@ -19,10 +19,9 @@ from dataservice.errors import DataServiceError, FailedPreconditionError, Unimpl
 from dataservice.runtime.addresses import format_address
 from dataservice.runtime.auth import TlsConfig, resolve_token, tokens_equal
 from dataservice.runtime.ending import end_with_program
-from dataservice.runtime.exposure import check_listener
 from dataservice.runtime.forking import Origin
 from dataservice.runtime.http_server import Answer, HttpServer, Request, text_answer
-from dataservice.runtime.listening import listen
+from dataservice.runtime.listening import check_listener, listen
 from dataservice.runtime.metrics import Metric, exposition
 from dataservice.runtime.report import Block, as_page
 

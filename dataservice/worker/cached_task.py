@@ -16,8 +16,8 @@ from typing import Final
 
 import pyarrow as pa
 
+from dataservice.dataset.division.static_sharding import Share
 from dataservice.dataset.omission_log import OmissionOutbox
-from dataservice.dataset.static_sharding import Share
 from dataservice.errors import (
     CancelledError,
     InvalidArgumentError,

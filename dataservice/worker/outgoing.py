@@ -19,9 +19,9 @@ from dataservice.dataset.omission_log import OmissionOutbox
 from dataservice.errors import CancelledError, DeadlineExceededError, UnavailableError
 from dataservice.runtime.bounded_queue import BoundedQueue
 from dataservice.runtime.checksum import checksum
+from dataservice.runtime.exchanges.bodies import Body
+from dataservice.runtime.exchanges.message import Message
 from dataservice.runtime.frames import BatchEncoder, Compression, encode_batch
-from dataservice.runtime.message import Message
-from dataservice.runtime.shared_memory import Body
 from dataservice.wire.elements import RowSpan, elements_in, pack_bookmark, pack_data
 from dataservice.worker.production import WaitTimer
 from dataservice.worker.rebatch import Element

@@ -16,7 +16,7 @@ from collections import deque
 from typing import Any
 
 from dataservice.config import WorkerConfig
-from dataservice.dataset.static_sharding import Share
+from dataservice.dataset.division.static_sharding import Share
 from dataservice.errors import (
     DataServiceError,
     FailedPreconditionError,

@@ -14,16 +14,15 @@ from functools import cached_property
 
 import pyarrow as pa
 
-from dataservice.dataset.linear import Linear
-from dataservice.dataset.linearise import linearise
-from dataservice.dataset.node import Node, unrepeatable, walk
+from dataservice.dataset.division.linear import Linear
+from dataservice.dataset.division.linearise import linearise
+from dataservice.dataset.division.splits import open_window, transform_batch
+from dataservice.dataset.division.static_sharding import Share, share_of
+from dataservice.dataset.node import Node, times_of, unrepeatable, walk
 from dataservice.dataset.omission_log import OmissionLog, RunOmissions
 from dataservice.dataset.optimise import optimise
 from dataservice.dataset.plan import decode_plan, fingerprint
 from dataservice.dataset.seeds import varied_seeds
-from dataservice.dataset.segments import times_of
-from dataservice.dataset.splits import open_window, transform_batch
-from dataservice.dataset.static_sharding import Share, share_of
 from dataservice.dataset.stream import BatchStream, RunContext
 from dataservice.dataset.timing import OperatorTimes
 from dataservice.dataset.tolerance import as_run

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from dataservice.dataset.static_sharding import Share
+from dataservice.dataset.division.static_sharding import Share
 from dataservice.dataset.stream import BatchStream
 from dataservice.errors import DataLossError, InvalidArgumentError
 from dataservice.ranges import Pairs, Ranges

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from dataservice.runtime.arguments import check_optional, check_text, path_of
-from dataservice.runtime.durable import sync_folder
+from dataservice.runtime.folders import sync_folder
 from dataservice.runtime.identity import new_id
 from pstrain.errors import DataLossError, InvalidArgumentError, MissingFileError
 from pstrain.failpoints import reached

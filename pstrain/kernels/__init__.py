@@ -14,13 +14,10 @@ from types import ModuleType
 from numba.core.dispatcher import Dispatcher
 
 from dataservice.runtime import kernel_cache
-from dataservice.runtime.late_scipy import import_scipy_late
 
 _WARM_UP = "warm_up"
 
-# Both must run before any kernel is defined.
-kernel_cache.compile_together(__path__[0])
-import_scipy_late()
+kernel_cache.configure_numba(__path__[0])
 
 
 def modules() -> list[str]:

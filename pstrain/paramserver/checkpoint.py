@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from dataservice.runtime.durable import sync_folder
+from dataservice.runtime.folders import sync_folder
 from pstrain.paramserver import safetensors
 from pstrain.paramserver.increments import Base, write_increment
 from pstrain.paramserver.output_file import OutputFile, written_into

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
-from dataservice.runtime.message import MAX_BODY_BYTES, Message
+from dataservice.runtime.exchanges.message import MAX_BODY_BYTES, Message
 from pstrain.errors import DataLossError
 from pstrain.paramserver.messages import (
     Body,

@@ -17,11 +17,11 @@ from typing import Any
 
 from dataservice.errors import DataServiceError
 from dataservice.runtime.auth import TlsConfig, resolve_token
-from dataservice.runtime.connection_server import ConnectionChannel
+from dataservice.runtime.exchanges.connection_server import ConnectionChannel
+from dataservice.runtime.exchanges.local_address import NotLocalError
+from dataservice.runtime.exchanges.local_server import LocalServer
+from dataservice.runtime.exchanges.socket_server import SocketServer
 from dataservice.runtime.identity import new_id
-from dataservice.runtime.local_address import NotLocalError
-from dataservice.runtime.local_server import LocalServer
-from dataservice.runtime.socket_server import SocketServer
 from pstrain.compiling import prepare_kernels
 from pstrain.errors import AbortedError, ServerRestartedError
 from pstrain.paramserver import messages, pieces

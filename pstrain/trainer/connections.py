@@ -18,9 +18,9 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from dataservice.runtime.auth import TlsConfig
-from dataservice.runtime.connection_exchange import ConnectionExchange
-from dataservice.runtime.socket_client import SocketClient
-from dataservice.runtime.transport import open_local
+from dataservice.runtime.exchanges.connection_exchange import ConnectionExchange
+from dataservice.runtime.exchanges.socket_client import SocketClient
+from dataservice.runtime.exchanges.transport import open_local
 from pstrain.errors import (
     CancelledError,
     DeadlineExceededError,

@@ -21,18 +21,18 @@ import pyarrow as pa
 import pytest
 
 from dataservice.errors import UserFunctionError
-from dataservice.runtime import in_process
 from dataservice.runtime.auth import TlsConfig
-from dataservice.runtime.connection_exchange import ConnectionExchange
-from dataservice.runtime.flight import FlightClient, FlightServer
-from dataservice.runtime.in_process import InProcessServer
-from dataservice.runtime.local_address import dial
-from dataservice.runtime.local_connection import LocalConnection
-from dataservice.runtime.local_server import LocalServer
-from dataservice.runtime.shared_memory import is_supported
-from dataservice.runtime.socket_client import SocketClient
-from dataservice.runtime.socket_server import SocketServer
-from dataservice.runtime.transport import AnyExchange
+from dataservice.runtime.exchanges import in_process
+from dataservice.runtime.exchanges.connection_exchange import ConnectionExchange
+from dataservice.runtime.exchanges.flight import FlightClient, FlightServer
+from dataservice.runtime.exchanges.in_process import InProcessServer
+from dataservice.runtime.exchanges.local_address import dial
+from dataservice.runtime.exchanges.local_connection import LocalConnection
+from dataservice.runtime.exchanges.local_server import LocalServer
+from dataservice.runtime.exchanges.shared_memory import is_supported
+from dataservice.runtime.exchanges.socket_client import SocketClient
+from dataservice.runtime.exchanges.socket_server import SocketServer
+from dataservice.runtime.exchanges.transport import AnyExchange
 
 TOKEN = "secret-of-the-test"
 TIMEOUT_S = 60.0
@@ -110,7 +110,11 @@ class NetworkEnds:
     ) -> Any:
         """Starts a server; ``at`` is a stopped one whose address it gets."""
         port = 0 if at is None else at.port
-        return self.server(
+        if self.server is FlightServer:
+            return FlightServer(
+                "127.0.0.1", port, token=TOKEN, tls=tls, exchanges=exchanges
+            ).start()
+        return SocketServer(
             "127.0.0.1", port, token=TOKEN, tls=tls, exchanges=exchanges, actions=ACTIONS
         ).start()
 
@@ -174,6 +178,7 @@ CONNECTED: list[Ends] = [*NETWORK, *([SHARED_MEMORY] if is_supported() else [])]
 ENDS: dict[str, Ends] = {ends.name: ends for ends in (*CONNECTED, IN_PROCESS)}
 
 over_network = pytest.mark.parametrize("ends", NETWORK, ids=lambda ends: ends.name)
+over_sockets = pytest.mark.parametrize("ends", [SOCKETS], ids=lambda ends: ends.name)
 over_connections = pytest.mark.parametrize("ends", CONNECTED, ids=lambda ends: ends.name)
 
 

@@ -11,8 +11,8 @@ import sys
 import pytest
 from numba.core.dispatcher import Dispatcher
 
+from dataservice.runtime.folders import ensure_private
 from dataservice.runtime.kernel_cache import remove_stale
-from dataservice.runtime.private_folder import ensure_private
 from pstrain.kernels import claims
 from tests.programs import said_by
 
@@ -27,16 +27,16 @@ PROGRAM = (
     "if 'READ_ONLY' in os.environ:\n"
     "    caching.InTreeCacheLocator.get_cache_path = lambda self: '/proc/nowhere'\n"
     "if {is_told}:\n"
-    "    from dataservice.runtime.kernel_cache import compile_together\n"
-    "    compile_together({folder!r})\n"
+    "    from dataservice.runtime.kernel_cache import configure_numba\n"
+    "    configure_numba({folder!r})\n"
     "from calling import calling\n"
     "print(calling(), len(calling.stats.cache_hits))\n"
 )
 RECORDING = """
 import sys
-from dataservice.runtime.kernel_cache import compile_together, is_compiled, record_compiled
+from dataservice.runtime.kernel_cache import configure_numba, is_compiled, record_compiled
 if {is_told}:
-    compile_together({folder!r})
+    configure_numba({folder!r})
 from warming import warm_up
 was_compiled = is_compiled(warm_up)
 record_compiled(warm_up)
@@ -49,8 +49,8 @@ import contextlib, pathlib, sys, time
 from numba.core import caching
 folder, name, value = pathlib.Path(sys.argv[1]), sys.argv[2], eval(sys.argv[3])
 if {is_told}:
-    from dataservice.runtime.kernel_cache import compile_together
-    compile_together(str(folder))
+    from dataservice.runtime.kernel_cache import configure_numba
+    configure_numba(str(folder))
 files = caching.IndexDataCacheFile
 written = files._open_for_write
 @contextlib.contextmanager
@@ -70,8 +70,8 @@ TWICE = "from numba import njit\n\n@njit(cache=True)\ndef twice(x):\n    return 
 LATER = """
 import sys
 if {is_told}:
-    from dataservice.runtime.kernel_cache import compile_together
-    compile_together(sys.argv[1])
+    from dataservice.runtime.kernel_cache import configure_numba
+    configure_numba(sys.argv[1])
 from twice import twice
 twice(3), twice(1.5)
 print(len(twice.stats.cache_hits))
@@ -105,7 +105,7 @@ def cached(folder: pathlib.Path) -> dict[str, str]:
 def test_edit_of_a_called_function_recompiles_its_caller_and_removes_the_old_code(
     tmp_path: pathlib.Path, is_told: bool
 ) -> None:
-    """Without ``compile_together`` it does not; if that case fails, Numba has learnt to do so."""
+    """Without ``configure_numba`` it does not; if that case fails, Numba has learnt to do so."""
 
     def saved() -> set[str]:
         return {path.name for path in tmp_path.rglob("*.nbc")}
@@ -125,7 +125,7 @@ def test_edit_of_a_called_function_recompiles_its_caller_and_removes_the_old_cod
 def test_concurrent_compilations_of_a_function_keep_separate_files(
     tmp_path: pathlib.Path, is_told: bool
 ) -> None:
-    """Without ``compile_together`` one overwrites the other's entry; if not, Numba has learnt."""
+    """Without ``configure_numba`` one overwrites the other's entry; if not, Numba has learnt."""
     (tmp_path / "twice.py").write_text(TWICE)
     cache = {**os.environ, **cached(tmp_path)}
     program = [sys.executable, "-c", MEETING.format(is_told=is_told), str(tmp_path)]

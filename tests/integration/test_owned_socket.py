@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from dataservice.runtime import owned_socket
-from dataservice.runtime.owned_socket import OwnedSocket
+from dataservice.runtime.exchanges import owned_socket
+from dataservice.runtime.exchanges.owned_socket import OwnedSocket
 
 TIMEOUT_S = 30.0
 

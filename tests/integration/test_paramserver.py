@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dataservice.runtime.connection_exchange import ConnectionExchange
-from dataservice.runtime.message import ACTION
+from dataservice.runtime.exchanges.connection_exchange import ConnectionExchange
+from dataservice.runtime.exchanges.message import ACTION
 from dataservice.runtime.process import ChildProcess
 from pstrain import initializers
 from pstrain.checkpoints.checkpoint import Checkpoint

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dataservice.runtime.connection_exchange import ConnectionExchange
+from dataservice.runtime.exchanges.connection_exchange import ConnectionExchange
 from pstrain import initializers, results
 from pstrain.config import ParameterConfig
 from pstrain.coordinator.lost_trainers import LostRunNotes, settle_servers

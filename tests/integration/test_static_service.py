@@ -20,7 +20,7 @@ from dataservice.errors import (
     InvalidArgumentError,
     NotFoundError,
 )
-from dataservice.runtime.sockets import sever_connections
+from dataservice.runtime.exchanges.severing import sever_connections
 from tests.integration.service_cluster import LocalService, local_service, read_ids, write_numbers
 from tests.waiting import wait_until
 

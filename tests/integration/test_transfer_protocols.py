@@ -16,7 +16,7 @@ import dataservice as ds
 from dataservice.client.buffer import ElementBuffer
 from dataservice.client.cutting import TakenElement
 from dataservice.errors import FailedPreconditionError
-from dataservice.runtime.shared_memory import is_supported
+from dataservice.runtime.exchanges.shared_memory import is_supported
 from tests.integration.service_cluster import (
     LocalService,
     local_service,
@@ -216,7 +216,7 @@ def test_worker_without_shared_memory_is_read_through_flight() -> None:
 def test_worker_set_to_shared_memory_does_not_start_without_memfd(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("dataservice.runtime.local_address.is_supported", lambda: False)
+    monkeypatch.setattr("dataservice.runtime.exchanges.local_address.is_supported", lambda: False)
     with local_service(workers=1) as service:
         assert read_ids(ds.Dataset.range(10).distribute(DYNAMIC, service.target)) == list(range(10))
         with pytest.raises(FailedPreconditionError, match="memfd"):

@@ -23,7 +23,7 @@ from dataservice.errors import (
     UnavailableError,
 )
 from dataservice.job_options import JobOptions
-from dataservice.runtime.message import Message
+from dataservice.runtime.exchanges.message import Message
 from dataservice.vocabulary import ShardingPolicy
 from tests.simulation.fibers import Event, Fiber, Process, SimpleQueue, running, wait
 from tests.simulation.stage import HASTE
@@ -231,7 +231,7 @@ class WorkerEnd:
 def open_exchange(
     address: str, command: dict[str, Any], *, timeout_s: float, **_security: object
 ) -> Iterator[Wire]:
-    """Stands for `dataservice.runtime.transport.open_exchange`."""
+    """Stands for `dataservice.runtime.exchanges.transport.open_exchange`."""
     wire = Wire(running().node, STAGE.world.workers[address], command)
     try:
         wire.connect(timeout_s)

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from dataservice.client import snapshots as client
-from dataservice.dataset import atomic_folder, columns, snapshot_folder
+from dataservice.dataset import columns
+from dataservice.dataset.snapshots import atomic_folder, snapshot_folder
 from dataservice.dispatcher import snapshot_handlers
 from dataservice.dispatcher.plans import WindowPlan
 from dataservice.dispatcher.requests import RegisterDataset

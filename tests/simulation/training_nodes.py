@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dataservice.errors import CancelledError, DataServiceError
-from dataservice.runtime.message import Message
+from dataservice.runtime.exchanges.message import Message
 from pstrain.paramserver import messages
 from pstrain.paramserver.commits import Commits
 from pstrain.paramserver.messages import Call, LateBody

@@ -17,7 +17,7 @@ from dataservice.errors import (
     DeadlineExceededError,
     UnavailableError,
 )
-from dataservice.runtime.message import Message
+from dataservice.runtime.exchanges.message import Message
 from pstrain.errors import ServerLostError
 from pstrain.paramserver import messages
 from pstrain.trainer.connections import Request

@@ -106,7 +106,7 @@ PURE = (
     "pstrain/coordinator/whereabouts.py",
 )
 ONE_HOME = {
-    "pyarrow.flight": {"dataservice/runtime/flight.py"},
+    "pyarrow.flight": {"dataservice/runtime/exchanges/flight.py"},
     "grpc": {f"dataservice/runtime/rpc/{end}.py" for end in ("client", "server")},
 }
 # Files that import modules by computed names: for public names, pickled plans, user functions

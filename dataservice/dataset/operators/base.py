@@ -27,8 +27,9 @@ from dataservice.dataset.stream import (
     Transform,
     TransformStream,
 )
-from dataservice.dataset.tolerance import check_on_error, narrowed
-from dataservice.runtime.arguments import check_true_or_false
+from dataservice.dataset.tolerance import narrowed
+from dataservice.job_options import ON_ERROR
+from dataservice.runtime.arguments import check_choice, check_true_or_false
 
 # Sizes of further samples, tried in turn while an operator leaves no row of a sample. The functions
 # of the operators below run on them too, and may take milliseconds for a row. The first size is
@@ -139,7 +140,7 @@ class FunctionOperator(RowOperator):
     deterministic: bool = dataclasses.field(default=True, kw_only=True)
 
     def __post_init__(self) -> None:
-        check_on_error(self.on_error)
+        check_choice("on_error", self.on_error, ON_ERROR)
         check_true_or_false(deterministic=self.deterministic)
 
     @property

@@ -13,6 +13,7 @@ from dataservice.dataset.operators.base import Operator
 from dataservice.dataset.padded_columns import unmarked
 from dataservice.dataset.stream import (
     BatchStream,
+    OverStream,
     RowCutter,
     RunContext,
     State,
@@ -40,7 +41,7 @@ class Batch(Operator):
 
     def attach(self, stream: BatchStream, context: RunContext) -> BatchStream:  # noqa: ARG002
         rows = rows_of(stream) if self.input.batched else stream
-        return BatchCutStream(rows, self.rows, self.drop_remainder)
+        return _BatchCutStream(rows, self.rows, self.drop_remainder)
 
     def sample(self, context: RunContext) -> pa.RecordBatch:
         return unmarked(self.input.sample(context))
@@ -60,11 +61,12 @@ def rows_of(stream: BatchStream) -> BatchStream:
     return TransformStream(stream, lambda batch, _location: unmarked(batch), one_to_one=True)
 
 
-class BatchCutStream(BatchStream):
+class _BatchCutStream(OverStream):
     """Batches of exact size; a batch that lies within one chunk is a slice of it, not a copy."""
 
     def __init__(self, stream: BatchStream, rows: int, drop_remainder: bool) -> None:
         self._cutter = RowCutter(stream)
+        super().__init__(self._cutter)
         self._rows = rows
         self._drop_remainder = drop_remainder
 
@@ -76,17 +78,5 @@ class BatchCutStream(BatchStream):
             raise StopIteration
         return concat_batches(pieces)
 
-    def state(self) -> State:
-        return self._cutter.state()
-
-    def restore(self, state: State) -> None:
-        self._cutter.restore(state)
-
     def state_after(self, state: State, rows: int) -> State | None:
         return self._cutter.state_after(state, rows)
-
-    def close(self) -> None:
-        self._cutter.close()
-
-    def location(self) -> str:
-        return self._cutter.location()

@@ -13,9 +13,8 @@ import numpy as np
 import pyarrow as pa
 
 from dataservice.dataset.arrow_arrays import from_numpy
-from dataservice.dataset.columns import conform, no_rows, require_distinct
+from dataservice.dataset.columns import conform, made_up_row, no_rows, require_distinct
 from dataservice.dataset.function import Function, call_user, call_user_per_row
-from dataservice.dataset.made_up_row import made_up_row
 from dataservice.dataset.node import Node, register_node, rows_of_known
 from dataservice.dataset.numpy_views import NumpyViews, to_rows
 from dataservice.dataset.operators.inferred import InferringOperator

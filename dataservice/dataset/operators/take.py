@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from dataservice.dataset.node import INFINITE_CARDINALITY, register_node
 from dataservice.dataset.operators.base import Operator
-from dataservice.dataset.stream import BatchStream, RowCutter, RunContext, State
+from dataservice.dataset.stream import BatchStream, OverStream, RowCutter, RunContext, State
 from dataservice.runtime.arguments import integer_at_least
 
 
@@ -54,11 +54,12 @@ class Skip(Operator):
         return elements if elements < 0 else max(0, elements - self.count)
 
 
-class _CountingStream(BatchStream):
+class _CountingStream(OverStream):
     """Pieces of a stream, and a count of the elements that are left to take or to skip."""
 
     def __init__(self, stream: BatchStream, count: int, *, whole_batches: bool) -> None:
         self._cutter = RowCutter(stream)
+        super().__init__(self._cutter)
         self._left = count
         self._whole_batches = whole_batches
 
@@ -85,12 +86,6 @@ class _CountingStream(BatchStream):
     @abstractmethod
     def _after(self, left: int, rows: int) -> tuple[int, int]:
         """Returns the input rows that `rows` rows of output take, and the count left after them."""
-
-    def close(self) -> None:
-        self._cutter.close()
-
-    def location(self) -> str:
-        return self._cutter.location()
 
 
 class _TakeStream(_CountingStream):
@@ -121,7 +116,4 @@ class _SkipStream(_CountingStream):
             if piece is None:
                 raise StopIteration
             self._left -= elements
-        piece = self._cutter.piece()
-        if piece is None:
-            raise StopIteration
-        return piece
+        return next(self._cutter)

@@ -1,4 +1,4 @@
-"""The base class of sources, and the stream that reads splits one after the other.
+"""The base classes of sources, and the stream that reads splits one after the other.
 
 A source defines which splits it has and how a split is read from a given row; positions are handled
 here. Knows no file formats. Invariant: reading a split from row r on yields all its rows except the
@@ -10,13 +10,15 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from abc import abstractmethod
-from collections.abc import Generator, Iterable, Iterator
-from typing import ClassVar
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
 from dataservice.dataset.columns import concat_batches
 from dataservice.dataset.node import UNKNOWN_CARDINALITY, Node
+from dataservice.dataset.sources.files import InputFile, find_files
+from dataservice.dataset.sources.paths import check_paths, check_storage_options
 from dataservice.dataset.stream import SAMPLE_ROWS, BatchStream, RunContext, State
 from dataservice.errors import SchemaError, SourceError, UserFunctionError
 from dataservice.sharding import Split, order_key, total_rows
@@ -67,6 +69,10 @@ class Source(Node):
     def describe(self, split: Split, first_row: int, end_row: int) -> str:
         """Names rows [first_row, end_row) of `split`, for messages."""
 
+    def files(self) -> Iterator[InputFile]:
+        """Finds the files as they are at this moment, in order; none if it reads no files."""
+        return iter(())
+
     def plan(self) -> list[Split]:
         """Returns all splits, of a size that suits a service."""
         return list(self.splits())
@@ -114,6 +120,22 @@ class Source(Node):
             return UNKNOWN_CARDINALITY
         rows = total_rows(self.plan())
         return UNKNOWN_CARDINALITY if rows is None else rows
+
+
+class FileSource(Source):
+    """A source of files of one format: a user names them by `paths`."""
+
+    reads_files: ClassVar[bool] = True
+    suffixes: ClassVar[tuple[str, ...]]
+    paths: tuple[str, ...]
+    storage_options: Mapping[str, Any] | None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "paths", check_paths(self.paths, f"from_{self.kind}"))
+        check_storage_options(self.storage_options)
+
+    def files(self) -> Iterator[InputFile]:
+        return find_files(self.paths, self.suffixes, self.storage_options, self.on_error)
 
 
 class SplitStream(BatchStream):

@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import functools
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import pyarrow as pa
 
 from dataservice.dataset.columns import require_columns, require_distinct
 from dataservice.dataset.expressions import Expression
 from dataservice.dataset.plain_types import plain_schema
-from dataservice.dataset.sources.base import Source
-from dataservice.dataset.sources.files import InputFile, find_files, first_readable
+from dataservice.dataset.sources.base import FileSource
+from dataservice.dataset.sources.files import InputFile, first_readable
 from dataservice.dataset.sources.reference import Reference, completed, fits, lacks_type
 from dataservice.errors import InvalidArgumentError, InvalidTypeError, SchemaError, SourceError
 from dataservice.sharding import Split
@@ -28,15 +28,15 @@ _MAX_NAMED: Final = 4
 _PLAN_THREADS: Final = 16
 
 
-class ColumnarSource(Source):
+class ColumnarSource(FileSource):
     """The chosen `columns` of files whose metadata says where their rows are."""
 
-    reads_files: ClassVar[bool] = True
-    suffixes: ClassVar[tuple[str, ...]]
-    paths: tuple[str, ...]
     columns: tuple[str, ...] | None
     filter: Expression | None = None
-    storage_options: Mapping[str, Any] | None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "columns", _chosen(self.columns))
 
     @abstractmethod
     def plan_file(self, file: InputFile) -> list[Split]:
@@ -45,10 +45,6 @@ class ColumnarSource(Source):
     @abstractmethod
     def read_reference(self, file: InputFile) -> Reference:
         """Returns a file's path with its schema."""
-
-    def files(self) -> Iterator[InputFile]:
-        """Finds the files as they are at this moment, in order."""
-        return find_files(self.paths, self.suffixes, self.storage_options, self.on_error)
 
     def splits(self) -> Iterator[Split]:
         for file in self.files():
@@ -144,7 +140,7 @@ def named_parts(kind: str, numbers: Sequence[int]) -> str:
     return f"{kind} {named}" + (f" and {left} more," if left > 0 else "")
 
 
-def chosen_columns(columns: Any) -> tuple[str, ...] | None:
+def _chosen(columns: Any) -> tuple[str, ...] | None:
     """Returns one name or several as a tuple, None for all; InvalidTypeError for anything else.
 
     InvalidArgumentError for an empty list.

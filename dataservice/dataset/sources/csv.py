@@ -22,17 +22,17 @@ from dataservice.dataset.node import register_node
 from dataservice.dataset.plain_types import plain_schema
 from dataservice.dataset.sources.files import InputFile, first_readable
 from dataservice.dataset.sources.malformed_rows import MalformedRows
-from dataservice.dataset.sources.opening import opened
-from dataservice.dataset.sources.paths import check_paths, check_storage_options
+from dataservice.dataset.sources.opening import (
+    UTF_8,
+    check_encoding,
+    decompressed,
+    in_utf_8,
+    opened,
+)
 from dataservice.dataset.sources.read_ahead import LinesFile, ReadAheadBatches
 from dataservice.dataset.sources.reference import Reference, completed
-from dataservice.dataset.sources.text_encoding import UTF_8, check_encoding, in_utf_8
 from dataservice.dataset.sources.unsigned import with_unsigned
-from dataservice.dataset.sources.whole_files import (
-    WholeFilesSource,
-    decompressed,
-    with_compressions,
-)
+from dataservice.dataset.sources.whole_files import WholeFilesSource, with_compressions
 from dataservice.dataset.stream import RunContext
 from dataservice.errors import (
     DataServiceError,
@@ -82,8 +82,7 @@ class CsvSource(WholeFilesSource):
     encoding: str = UTF_8
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "paths", check_paths(self.paths, "from_csv"))
-        check_storage_options(self.storage_options)
+        super().__post_init__()
         if self.schema is not None:
             if not isinstance(self.schema, pa.Schema) or not len(self.schema):
                 raise InvalidTypeError(

@@ -36,15 +36,12 @@ class FileListSource(Source):
         object.__setattr__(self, "patterns", check_paths(self.patterns, "list_files"))
         check_storage_options(self.storage_options)
 
-    def _paths(self) -> Iterator[str]:
-        return (file.path for file in self._files())
-
-    def _files(self) -> Iterator[InputFile]:
-        return iter(find_files(self.patterns, ("",), self.storage_options))
+    def files(self) -> Iterator[InputFile]:
+        return find_files(self.patterns, ("",), self.storage_options)
 
     def splits(self) -> Iterator[Split]:
         # A split is the name itself, so that every machine yields the names found in planning.
-        for file in self._files():
+        for file in self.files():
             yield file.as_split()._replace(stop=1, rows=1)
 
     def sequence(self) -> Iterator[Split]:
@@ -59,7 +56,7 @@ class FileListSource(Source):
         if split.path is not None and split.version:
             # Operators may read the named file, and have to get the same rows in each replay.
             check_unchanged(split, self.storage_options)
-        paths = list(self._paths()) if split.path is None else [split.path]
+        paths = [file.path for file in self.files()] if split.path is None else [split.path]
         for first in range(first_row, len(paths), CHUNK_ROWS):
             yield _named(paths[first : first + CHUNK_ROWS])
 
@@ -67,7 +64,9 @@ class FileListSource(Source):
         return no_rows(_SCHEMA)
 
     def sample(self, context: RunContext) -> pa.RecordBatch:
-        return _named(list(itertools.islice(self._paths(), max(1, context.sample_rows))))
+        return _named(
+            [file.path for file in itertools.islice(self.files(), max(1, context.sample_rows))]
+        )
 
     def describe(self, split: Split, first_row: int, end_row: int) -> str:
         if split.path is not None:

@@ -11,8 +11,10 @@ import contextlib
 import dataclasses
 import functools
 import itertools
+import threading
+from collections import deque
 from collections.abc import Generator, Iterator, Mapping
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, NamedTuple
 
 import pyarrow as pa
 
@@ -21,17 +23,13 @@ from dataservice.dataset.node import register_node
 from dataservice.dataset.plain_types import plain_batch, plain_schema
 from dataservice.dataset.sources.columnar import (
     ColumnarSource,
-    chosen_columns,
     merged_splits,
     named_parts,
 )
 from dataservice.dataset.sources.files import InputFile, read_unchanged
-from dataservice.dataset.sources.idle_files import IdleFiles, OpenFile
 from dataservice.dataset.sources.ipc_metadata import batch_metadata
 from dataservice.dataset.sources.opening import opened
 from dataservice.dataset.sources.paths import (
-    check_paths,
-    check_storage_options,
     is_local,
     unreadable,
 )
@@ -45,6 +43,8 @@ _FILE_MAGIC: Final = b"ARROW1"
 _FEATHER_1_MAGIC: Final = b"FEA1"
 # Mapping a file and reading its footer costs about as much as touching this many rows.
 _MERGED_ROWS: Final = 65_536
+# Each file that is kept open takes a file descriptor.
+_MAX_IDLE: Final = 16
 _ONE_THREAD: Final = pa.ipc.IpcReadOptions(use_threads=False)
 
 
@@ -66,10 +66,8 @@ class IpcSource(ColumnarSource):
     storage_options: Mapping[str, Any] | None = dataclasses.field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "paths", check_paths(self.paths, "from_ipc"))
-        check_storage_options(self.storage_options)
+        super().__post_init__()
         check_true_or_false(memory_map=self.memory_map)
-        object.__setattr__(self, "columns", chosen_columns(self.columns))
 
     def plan_file(self, file: InputFile) -> list[Split]:
         with self._handle(file.path) as (handle, is_file):
@@ -141,7 +139,7 @@ class IpcSource(ColumnarSource):
                 if not (is_file and self._maps(path)):
                     yield reader, is_file
                     return
-                found = OpenFile(reader, stack.pop_all())
+                found = _OpenFile(reader, stack.pop_all())
         try:
             yield found.reader, True
         except GeneratorExit:
@@ -153,8 +151,8 @@ class IpcSource(ColumnarSource):
         self._idle.put(key, found)
 
     @functools.cached_property
-    def _idle(self) -> IdleFiles:
-        return IdleFiles()
+    def _idle(self) -> _IdleFiles:
+        return _IdleFiles()
 
     def _reader(self, path: str, handle: Any, is_file: bool, context: RunContext) -> Any:
         opener = pa.ipc.open_file if is_file else pa.ipc.open_stream
@@ -216,6 +214,42 @@ class IpcSource(ColumnarSource):
         # Batches keep the mapping alive after the handle is closed.
         with handle:
             yield handle
+
+
+class _OpenFile(NamedTuple):
+    """A file that was opened and checked; closing `stack` closes it."""
+
+    reader: Any
+    stack: contextlib.ExitStack
+
+
+class _IdleFiles:
+    """A cache of the files that were read last and may be read again soon. Thread-safe.
+
+    Opening a file and reading its footer can take as long as reading thousands of its rows. An open
+    file belongs either to this cache or to one caller, and is closed once.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._files: deque[tuple[tuple[Any, ...], _OpenFile]] = deque()
+
+    def take(self, key: tuple[Any, ...]) -> _OpenFile | None:
+        """Removes and returns a file with this key, for the caller alone; None if there is none."""
+        with self._lock:
+            for index, (known, file) in enumerate(self._files):
+                if known == key:
+                    del self._files[index]
+                    return file
+        return None
+
+    def put(self, key: tuple[Any, ...], file: _OpenFile) -> None:
+        """Stores a file that was taken or opened; closes the oldest file if there are too many."""
+        with self._lock:
+            self._files.append((key, file))
+            dropped = self._files.popleft()[1] if len(self._files) > _MAX_IDLE else None
+        if dropped is not None:
+            dropped.stack.close()
 
 
 @contextlib.contextmanager

@@ -28,16 +28,11 @@ from dataservice.dataset.sources.json_lines import (
     blocks_of_lines,
     read_lines,
 )
-from dataservice.dataset.sources.opening import opened
-from dataservice.dataset.sources.paths import check_paths, check_storage_options
+from dataservice.dataset.sources.opening import decompressed, opened
 from dataservice.dataset.sources.read_ahead import ReadAheadBatches, ReadAheadFile
 from dataservice.dataset.sources.reference import Reference, completed
 from dataservice.dataset.sources.unsigned import with_unsigned
-from dataservice.dataset.sources.whole_files import (
-    WholeFilesSource,
-    decompressed,
-    with_compressions,
-)
+from dataservice.dataset.sources.whole_files import WholeFilesSource, with_compressions
 from dataservice.dataset.stream import RunContext
 from dataservice.errors import (
     DataServiceError,
@@ -86,8 +81,7 @@ class JsonSource(WholeFilesSource):
     unexpected_fields: str | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "paths", check_paths(self.paths, "from_json"))
-        check_storage_options(self.storage_options)
+        super().__post_init__()
         if self.schema is not None:
             if not isinstance(self.schema, pa.Schema) or not len(self.schema):
                 raise InvalidTypeError(

@@ -1,19 +1,26 @@
-"""Opening input files, local or at any fsspec URL, for reading.
+"""Opening input files, local or at any fsspec URL, and what their bytes are wrapped in.
 
-Knows neither how files are found nor what they hold. Invariant: every error of a file's storage,
-on opening or in the middle of a read, becomes a SourceError that names the file.
+That is a compression, or the encoding of a text. Knows neither how files are found nor what they
+hold. Invariant: every error of a file's storage, on opening or in the middle of a read, becomes a
+SourceError that names the file.
 """
 
 from __future__ import annotations
 
+import codecs
 import contextlib
+import os
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 
 from dataservice.dataset.sources.paths import is_local, named_errors, unreadable
-from dataservice.errors import SourceError
+from dataservice.errors import InvalidArgumentError, SourceError
+
+COMPRESSIONS: Final = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
+_NOT_READ: Final = (".xz", ".lzma", ".br", ".zip", ".7z")
+UTF_8: Final = "utf-8"
 
 
 class _StoredFile:
@@ -59,3 +66,39 @@ def opened(path: str, options: Mapping[str, Any] | None) -> Iterator[Any]:
             raise unreadable(path, error) from error
     with handle:
         yield handle
+
+
+def decompressed(handle: Any, path: str) -> Any:
+    """Returns `handle`, decompressed if the suffix of `path` names a compression.
+
+    Raises SourceError for a compression that cannot be read.
+    """
+    suffix = os.path.splitext(path)[1]
+    if suffix in _NOT_READ:
+        raise SourceError(
+            f"{path!r} is compressed as {suffix}, which is not read; {', '.join(COMPRESSIONS)} are"
+        )
+    compression = COMPRESSIONS.get(suffix)
+    return pa.CompressedInputStream(handle, compression) if compression else handle
+
+
+def check_encoding(encoding: Any) -> None:
+    """Raises InvalidArgumentError unless Python knows a text encoding of that name."""
+    try:
+        if isinstance(encoding, str):
+            "a".encode(encoding)
+            return
+    except (LookupError, UnicodeError):
+        pass
+    raise InvalidArgumentError(
+        f"encoding must be the name of an encoding, such as 'utf-8', 'latin-1' or 'cp1252', got "
+        f"{encoding!r}"
+    )
+
+
+def in_utf_8(handle: Any, encoding: str) -> Any:
+    """Returns a file that yields as UTF-8 the text that `handle` holds in `encoding`."""
+    if codecs.lookup(encoding).name == UTF_8:
+        return handle
+    stream = handle if isinstance(handle, pa.NativeFile) else pa.PythonFile(handle, "r")
+    return pa.transcoding_input_stream(stream, encoding, UTF_8)

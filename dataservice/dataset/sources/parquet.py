@@ -25,13 +25,11 @@ from dataservice.dataset.plain_types import plain_batch, plain_schema
 from dataservice.dataset.pushdown import statistics_conditions
 from dataservice.dataset.sources.columnar import (
     ColumnarSource,
-    chosen_columns,
     merged_splits,
     named_parts,
 )
 from dataservice.dataset.sources.files import InputFile, read_unchanged
 from dataservice.dataset.sources.opening import opened
-from dataservice.dataset.sources.paths import check_paths, check_storage_options
 from dataservice.dataset.sources.reference import Reference
 from dataservice.dataset.stream import RunContext, chunk_rows
 from dataservice.errors import InvalidTypeError, SourceError
@@ -55,9 +53,7 @@ class ParquetSource(ColumnarSource):
     storage_options: Mapping[str, Any] | None = dataclasses.field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "paths", check_paths(self.paths, "from_parquet"))
-        check_storage_options(self.storage_options)
-        object.__setattr__(self, "columns", chosen_columns(self.columns))
+        super().__post_init__()
         if isinstance(self.filter, list | tuple):
             object.__setattr__(self, "filter", condition_of(self.filter))
         if self.filter is not None and not isinstance(self.filter, Expression):

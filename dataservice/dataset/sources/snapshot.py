@@ -17,8 +17,8 @@ import pyarrow as pa
 
 from dataservice.dataset.columns import no_rows
 from dataservice.dataset.node import register_node
-from dataservice.dataset.snapshot_folder import SnapshotFolder
-from dataservice.dataset.snapshot_format import Chunk
+from dataservice.dataset.snapshots.snapshot_folder import SnapshotFolder
+from dataservice.dataset.snapshots.snapshot_format import Chunk
 from dataservice.dataset.sources.base import Source
 from dataservice.dataset.sources.files import InputFile
 from dataservice.dataset.sources.opening import opened
@@ -60,7 +60,6 @@ class SnapshotSource(Source):
         return self.is_batched
 
     def files(self) -> Iterator[InputFile]:
-        """Yields the chunks as files, in order."""
         for path, chunk in self._chunks.items():
             yield InputFile(path, chunk.size_bytes, self.snapshot_id)
 

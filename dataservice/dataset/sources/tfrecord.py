@@ -18,13 +18,8 @@ import pyarrow as pa
 from dataservice.dataset.columns import no_rows, require_distinct
 from dataservice.dataset.node import register_node, rows_of_known
 from dataservice.dataset.plain_types import plain_schema
-from dataservice.dataset.sources.opening import opened
-from dataservice.dataset.sources.paths import check_paths, check_storage_options
-from dataservice.dataset.sources.whole_files import (
-    WholeFilesSource,
-    decompressed,
-    with_compressions,
-)
+from dataservice.dataset.sources.opening import decompressed, opened
+from dataservice.dataset.sources.whole_files import WholeFilesSource, with_compressions
 from dataservice.dataset.stream import CHUNK_ROWS, RunContext
 from dataservice.errors import InvalidArgumentError, SourceError
 from dataservice.runtime.arguments import check_choice
@@ -48,8 +43,7 @@ class TFRecordSource(WholeFilesSource):
     storage_options: Mapping[str, Any] | None = dataclasses.field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "paths", check_paths(self.paths, "from_tfrecord"))
-        check_storage_options(self.storage_options)
+        super().__post_init__()
         check_choice("compression", self.compression, list(_COMPRESSIONS))
         if self.features is not None:
             object.__setattr__(self, "features", _checked_features(self.features))

@@ -12,12 +12,9 @@ import os
 import numpy as np
 from numba import njit
 
-from dataservice.runtime.kernel_cache import compile_together
-from dataservice.runtime.late_scipy import import_scipy_late
+from dataservice.runtime.kernel_cache import configure_numba
 
-# Has to come before any kernel is defined.
-compile_together(os.path.dirname(__file__))
-import_scipy_late()
+configure_numba(os.path.dirname(__file__))
 
 COMPLETE, BAD_LENGTH, BAD_DATA = 0, 1, 2
 BYTES, FLOATS, INTEGERS = 1, 2, 3  # fields of a Feature message

@@ -7,32 +7,22 @@ the same batches every time.
 
 from __future__ import annotations
 
-import os
 from abc import abstractmethod
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator
 from contextlib import closing
-from typing import Any, ClassVar, Final
 
 import pyarrow as pa
 
-from dataservice.dataset.sources.base import Source
-from dataservice.dataset.sources.files import InputFile, find_files, read_unchanged
+from dataservice.dataset.sources.base import FileSource
+from dataservice.dataset.sources.files import InputFile, read_unchanged
+from dataservice.dataset.sources.opening import COMPRESSIONS
 from dataservice.dataset.stream import RunContext
-from dataservice.errors import SourceError
 from dataservice.sharding import Split
 from dataservice.split_table import SplitTable
 
-COMPRESSIONS: Final = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
-_NOT_READ: Final = (".xz", ".lzma", ".br", ".zip", ".7z")
 
-
-class WholeFilesSource(Source):
+class WholeFilesSource(FileSource):
     """The rows of files whose numbers of rows are not known without reading them."""
-
-    reads_files: ClassVar[bool] = True
-    suffixes: ClassVar[tuple[str, ...]]
-    paths: tuple[str, ...]
-    storage_options: Mapping[str, Any] | None
 
     @property
     def counts_rows(self) -> bool:
@@ -41,10 +31,6 @@ class WholeFilesSource(Source):
     @abstractmethod
     def batches(self, path: str, context: RunContext) -> Generator[pa.RecordBatch, None, None]:
         """Yields all rows of a file."""
-
-    def files(self) -> Iterator[InputFile]:
-        """Finds the files as they are at this moment, in order."""
-        return find_files(self.paths, self.suffixes, self.storage_options, self.on_error)
 
     def splits(self) -> Iterator[Split]:
         return map(InputFile.as_split, self.files())
@@ -77,17 +63,3 @@ class WholeFilesSource(Source):
 def with_compressions(*suffixes: str) -> tuple[str, ...]:
     """Returns the suffixes, plain and followed by each suffix of a compression."""
     return (*suffixes, *(first + second for first in suffixes for second in COMPRESSIONS))
-
-
-def decompressed(handle: Any, path: str) -> Any:
-    """Returns `handle`, decompressed if the suffix of `path` names a compression.
-
-    Raises SourceError for a compression that cannot be read.
-    """
-    suffix = os.path.splitext(path)[1]
-    if suffix in _NOT_READ:
-        raise SourceError(
-            f"{path!r} is compressed as {suffix}, which is not read; {', '.join(COMPRESSIONS)} are"
-        )
-    compression = COMPRESSIONS.get(suffix)
-    return pa.CompressedInputStream(handle, compression) if compression else handle

@@ -7,7 +7,6 @@ or as the error that the peer itself raised.
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -28,7 +27,7 @@ from dataservice.errors import (
     error_from_dict,
 )
 from dataservice.runtime.auth import TOKEN_METADATA_KEY, TlsConfig
-from dataservice.runtime.forking import check_not_forked, left_to_parent
+from dataservice.runtime.forking import Origin, check_not_forked, left_to_parent
 from dataservice.runtime.retry import retry_until
 from dataservice.runtime.rpc.conventions import (
     CLIENT_OPTIONS,
@@ -64,7 +63,7 @@ class RpcClient:
         self.address = parse_target(address)
         self._peer = f"the {snake_case(service.name).replace('_', ' ')} at {self.address}"
         check_not_forked(f"a client of {self._peer}")
-        self._pid = os.getpid()
+        self._origin = Origin()
         self._tls = tls
         self._was_answered = False
         self._metadata = (
@@ -159,7 +158,7 @@ class RpcClient:
         """Cancels running calls and drops the connection. Idempotent; from any thread."""
         self._closed.set()
         # In a forked child the connection belongs to the parent, and gRPC may be unusable.
-        if self._pid == os.getpid():
+        if self._origin.is_here:
             self._channel.close()
 
     def __enter__(self) -> RpcClient:
@@ -170,11 +169,7 @@ class RpcClient:
 
     def _prepare(self, name: str, request: Any, *, streaming: bool) -> tuple[Any, Any]:
         """Returns the stub of method ``name`` and its argument, after checking both."""
-        if self._pid != os.getpid():
-            raise FailedPreconditionError(
-                f"the client of {self._peer} was made before os.fork() and cannot be used in the "
-                "child; start processes by 'spawn', and make a client there"
-            )
+        self._origin.check(f"the client of {self._peer}")
         if self._closed.is_set():
             raise self._closed_error()
         method = self._methods.get(name)

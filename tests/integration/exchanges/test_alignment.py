@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dataservice.runtime.exchange import Exchange
+from dataservice.runtime.exchanges.flight_exchange import FlightExchange
 from tests.exchanges import answer_to
 from tests.integration.exchange_ends import FLIGHT
 
@@ -21,7 +21,7 @@ def echo_position(_command: dict[str, Any], channel: Any) -> None:
 
 
 @pytest.fixture
-def exchange() -> Iterator[Exchange]:
+def exchange() -> Iterator[FlightExchange]:
     server = FLIGHT.serve({"echo": echo_position})
     with (
         FLIGHT.connect(server.address) as client,
@@ -33,7 +33,7 @@ def exchange() -> Iterator[Exchange]:
 
 # Sizes around those at which protobuf's length fields grow by a byte.
 @pytest.mark.parametrize("size_bytes", [200_000, (1 << 21) - 30, (1 << 21) - 10, 4_000_001])
-def test_large_bodies_are_aligned_on_both_sides(exchange: Exchange, size_bytes: int) -> None:
+def test_large_bodies_are_aligned_on_both_sides(exchange: FlightExchange, size_bytes: int) -> None:
     body = pa.py_buffer(bytes(size_bytes))
     for header_bytes in [*range(0, 40, 3), *range(108, 132), 16_370, 16_384]:
         header = b"h" * header_bytes

@@ -7,9 +7,9 @@ from contextlib import AbstractContextManager
 import pytest
 
 from dataservice.errors import FailedPreconditionError, InvalidArgumentError, UnavailableError
-from dataservice.runtime.flight import FlightServer
-from dataservice.runtime.shared_memory import is_supported
-from dataservice.runtime.transport import AnyExchange, open_exchange
+from dataservice.runtime.exchanges.flight import FlightServer
+from dataservice.runtime.exchanges.shared_memory import is_supported
+from dataservice.runtime.exchanges.transport import AnyExchange, open_exchange
 from tests.exchanges import answer_to
 from tests.integration.exchange_ends import FLIGHT, SHARED_MEMORY, TIMEOUT_S, TOKEN, Ends
 

@@ -14,8 +14,8 @@ from dataservice.errors import (
     InvalidArgumentError,
     UnavailableError,
 )
-from dataservice.runtime.socket_client import SocketClient
-from dataservice.runtime.socket_server import SocketServer
+from dataservice.runtime.exchanges.socket_client import SocketClient
+from dataservice.runtime.exchanges.socket_server import SocketServer
 from tests.integration.exchange_ends import (
     ACTIONS,
     EXCHANGES,
@@ -23,6 +23,7 @@ from tests.integration.exchange_ends import (
     TOKEN,
     Ends,
     over_network,
+    over_sockets,
     takes,
 )
 from tests.ports import free_port
@@ -33,11 +34,24 @@ from tests.waiting import wait_until
 def test_address_without_listener_is_unavailable(ends: Ends, server: Any) -> None:
     address = server.address
     server.stop()
-    with ends.connect(address) as client:
-        with takes(), pytest.raises(UnavailableError, match=address):
-            client.exchange({"exchange": "echo"})
-        with takes(), pytest.raises(UnavailableError, match=address):
-            client.action("reverse", timeout_s=TIMEOUT_S)
+    with (
+        ends.connect(address) as client,
+        takes(),
+        pytest.raises(UnavailableError, match=address),
+    ):
+        client.exchange({"exchange": "echo"})
+
+
+@over_sockets
+def test_action_at_address_without_listener_is_unavailable(ends: Ends, server: Any) -> None:
+    address = server.address
+    server.stop()
+    with (
+        ends.connect(address) as client,
+        takes(),
+        pytest.raises(UnavailableError, match=address),
+    ):
+        client.action("reverse", timeout_s=TIMEOUT_S)
 
 
 @over_network
@@ -69,9 +83,10 @@ def test_server_back_after_long_absence_is_reached_within_seconds(ends: Ends, se
 
         def answers() -> bool:
             try:
-                return client.action("ping", b"x", timeout_s=1.0) == b"x"
+                client.exchange({"exchange": "echo"}, timeout_s=1.0).close()
             except (UnavailableError, DeadlineExceededError):
                 return False
+            return True
 
         give_up_s = time.monotonic() + 12.0
         while time.monotonic() < give_up_s:
@@ -112,7 +127,7 @@ def test_host_name_with_several_addresses_reaches_the_one_served() -> None:
 
 def test_malformed_host_name_is_unavailable() -> None:
     with pytest.raises(UnavailableError, match=r"a\.\.b:80 cannot be reached"):
-        SocketClient("a..b:80", token=TOKEN).action("ping", timeout_s=TIMEOUT_S)
+        SocketClient("a..b:80", token=TOKEN).action("reverse", timeout_s=TIMEOUT_S)
 
 
 @over_network

@@ -22,7 +22,7 @@ from dataservice.errors import (
     UserFunctionError,
 )
 from dataservice.runtime.auth import TOKEN_METADATA_KEY
-from dataservice.runtime.segment_pool import POOL_BYTES
+from dataservice.runtime.exchanges.segment_pool import POOL_BYTES
 from tests.exchanges import answer_to
 from tests.integration.exchange_ends import (
     FLIGHT,
@@ -31,6 +31,7 @@ from tests.integration.exchange_ends import (
     TOKEN,
     Ends,
     over_network,
+    over_sockets,
     send_many,
     takes,
 )
@@ -126,7 +127,7 @@ def test_unknown_exchange_is_refused_listing_known_ones(client: Any) -> None:
         client.exchange({"exchange": "nope"}).recv(TIMEOUT_S)
 
 
-@over_network
+@over_sockets
 def test_unknown_action_is_refused_listing_known_ones(client: Any) -> None:
     with pytest.raises(NotFoundError, match=r"'nope'.*reverse"):
         client.action("nope", timeout_s=TIMEOUT_S)
@@ -183,7 +184,7 @@ def test_flight_batch_that_is_no_message_is_data_loss(server: Any, column: pa.Ar
             writer.close()
 
 
-@over_network
+@over_sockets
 def test_action_returns_result_error_or_times_out(client: Any) -> None:
     assert client.action("reverse", b"abc", timeout_s=TIMEOUT_S) == b"cba"
     assert client.action("reverse", timeout_s=TIMEOUT_S) == b""

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from dataservice.errors import DataServiceError, UnavailableError
-from dataservice.runtime.transport import AnyChannel
 from tests.exchanges import answer_to
 from tests.integration import exchange_ends
 from tests.integration.exchange_ends import (
@@ -122,9 +121,9 @@ def test_stop_gives_up_on_handler_that_ignores_it(
 
 @over_connections
 def test_abort_ends_exchange_of_one_client_only(ends: Ends) -> None:
-    channels: list[AnyChannel] = []
+    channels: list[Any] = []
 
-    def register(_command: dict[str, Any], channel: AnyChannel) -> None:
+    def register(_command: dict[str, Any], channel: Any) -> None:
         channels.append(channel)
         echo({}, channel)
 
@@ -150,7 +149,7 @@ def test_stop_is_not_held_up_by_idle_clients(ends: Ends) -> None:
 
 FORKED = """
 import os, signal, socket
-from dataservice.runtime.socket_server import SocketServer
+from dataservice.runtime.exchanges.socket_server import SocketServer
 
 server = SocketServer("127.0.0.1", 0, token="t", exchanges={}).start()
 child = os.fork()

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from dataservice.errors import CancelledError, DeadlineExceededError, UnavailableError
-from dataservice.runtime.byte_streams import PlainStream
-from dataservice.runtime.message import Kind
-from dataservice.runtime.socket_connection import SocketConnection
-from dataservice.runtime.socket_messages import head_of
+from dataservice.runtime.exchanges.byte_streams import PlainStream
+from dataservice.runtime.exchanges.message import Kind
+from dataservice.runtime.exchanges.socket_connection import SocketConnection
+from dataservice.runtime.exchanges.socket_messages import head_of
 from tests.exchanges import answer_to
 from tests.integration.exchange_ends import (
     RELEASE_STUBBORN,

@@ -13,7 +13,7 @@ if sys.argv[1] == "grpc_first":
 import pyarrow.flight
 import grpc
 from concurrent.futures import ThreadPoolExecutor
-from dataservice.runtime.flight import FlightClient, FlightServer
+from dataservice.runtime.exchanges.flight import FlightClient, FlightServer
 
 def echo(_command, channel):
     while (message := channel.recv()) is not None:

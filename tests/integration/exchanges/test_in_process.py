@@ -13,9 +13,9 @@ import pytest
 
 import dataservice as ds
 from dataservice.errors import FailedPreconditionError, UnavailableError
-from dataservice.runtime import in_process
+from dataservice.runtime.exchanges import in_process
+from dataservice.runtime.exchanges.in_process import InProcessServer, connect
 from dataservice.runtime.frames import BatchBody
-from dataservice.runtime.in_process import InProcessServer, connect
 from tests.exchanges import answer_to
 from tests.integration.exchange_ends import IN_PROCESS, MIB, TIMEOUT_S, TOKEN, Ends
 from tests.integration.service_cluster import local_service, read_ids

@@ -13,11 +13,11 @@ import pyarrow as pa
 import pytest
 
 from dataservice.errors import DataLossError, DeadlineExceededError
-from dataservice.runtime import packet_socket, shared_memory
-from dataservice.runtime.local_connection import LocalConnection
-from dataservice.runtime.message import Kind
-from dataservice.runtime.segment_pool import HELD_BYTES
-from dataservice.runtime.shared_memory import OwnSegment, PeerSegment, is_supported
+from dataservice.runtime.exchanges import packet_socket, shared_memory
+from dataservice.runtime.exchanges.local_connection import LocalConnection
+from dataservice.runtime.exchanges.message import Kind
+from dataservice.runtime.exchanges.segment_pool import HELD_BYTES
+from dataservice.runtime.exchanges.shared_memory import OwnSegment, PeerSegment, is_supported
 from tests.integration.exchange_ends import AT_MOST_S, MIB, TIMEOUT_S
 
 pytestmark = pytest.mark.skipif(not is_supported(), reason="the platform cannot share memory")

@@ -15,12 +15,12 @@ import pyarrow as pa
 import pytest
 
 from dataservice.errors import UnavailableError
-from dataservice.runtime import connection_server, local_address, local_server
-from dataservice.runtime.connection_server import ConnectionChannel
-from dataservice.runtime.local_address import NotLocalError, dial, socket_name
-from dataservice.runtime.local_server import LocalServer
-from dataservice.runtime.segment_pool import HELD_BYTES, POOL_BYTES
-from dataservice.runtime.shared_memory import is_supported
+from dataservice.runtime.exchanges import connection_server, local_address, local_server
+from dataservice.runtime.exchanges.connection_server import ConnectionChannel
+from dataservice.runtime.exchanges.local_address import NotLocalError, dial, socket_name
+from dataservice.runtime.exchanges.local_server import LocalServer
+from dataservice.runtime.exchanges.segment_pool import HELD_BYTES, POOL_BYTES
+from dataservice.runtime.exchanges.shared_memory import is_supported
 from tests.exchanges import answer_to
 from tests.integration.exchange_ends import (
     AT_MOST_S,

@@ -12,7 +12,7 @@ import dataservice
 from dataservice.config import DispatcherConfig, WorkerConfig
 from dataservice.errors import InvalidArgumentError
 from dataservice.runtime.cores import available_cores
-from dataservice.runtime.exposure import is_loopback
+from dataservice.runtime.listening import is_loopback
 from dataservice.worker.server import WorkerServer
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import dataservice as ds
 from dataservice.client.sequence import Chunk, Sequencer
-from dataservice.dataset.linear import with_tail, without_tail
+from dataservice.dataset.division.linear import with_tail, without_tail
 from dataservice.ranges import Consumed, Ranges
 from dataservice.wire.elements import RowSpan
 

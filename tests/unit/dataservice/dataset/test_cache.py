@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from dataservice.dataset.dataset import Dataset
+from dataservice.dataset.division.linearise import linearise
 from dataservice.dataset.expressions import col
-from dataservice.dataset.linearise import linearise
 from dataservice.dataset.node import freeze_schemas
 from dataservice.dataset.plan import decode_plan, encode_plan
 from dataservice.dataset.sources.base import SplitStream

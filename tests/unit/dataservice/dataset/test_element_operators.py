@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dataservice.dataset.dataset import Dataset
+from dataservice.dataset.division.linearise import linearise
+from dataservice.dataset.division.splits import open_window, plan_splits
 from dataservice.dataset.expressions import col
-from dataservice.dataset.linearise import linearise
 from dataservice.dataset.node import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, freeze_schemas
-from dataservice.dataset.splits import open_window, plan_splits
 from dataservice.dataset.stream import RunContext
 from dataservice.errors import FailedPreconditionError, InvalidArgumentError, SchemaError
 from tests.planned_windows import plan_windows

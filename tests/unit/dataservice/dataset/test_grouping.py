@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dataservice.dataset.dataset import Dataset
+from dataservice.dataset.division.linearise import linearise
 from dataservice.dataset.expressions import col
-from dataservice.dataset.linearise import linearise
 from dataservice.dataset.node import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, freeze_schemas
 from dataservice.dataset.plan import decode_plan, encode_plan
 from dataservice.dataset.stream import RunContext
@@ -89,7 +89,8 @@ class TestPaddedBatch:
 
     def test_padded_batch_is_linearised_as_batch_and_pad(self) -> None:
         linear = linearise(texts([1, 2]).shuffle(2, 1).padded_batch(2).node)
-        assert [operator.kind for operator in linear.tail] == ["batch", "pad"]
+        assert linear.batch_size == 2
+        assert [operator.kind for operator in linear.batch_operators] == ["pad"]
 
     @pytest.mark.parametrize(
         ("build", "error", "message"),

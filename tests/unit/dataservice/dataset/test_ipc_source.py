@@ -11,12 +11,12 @@ import pyarrow as pa
 import pytest
 
 from dataservice.dataset.dataset import Dataset
+from dataservice.dataset.division.linearise import linearise
+from dataservice.dataset.division.splits import open_window, plan_splits
 from dataservice.dataset.expressions import col
-from dataservice.dataset.linearise import linearise
 from dataservice.dataset.node import UNKNOWN_CARDINALITY
 from dataservice.dataset.optimise import optimise
 from dataservice.dataset.plan import decode_plan, encode_plan
-from dataservice.dataset.splits import open_window, plan_splits
 from dataservice.dataset.stream import RunContext
 from dataservice.errors import InvalidArgumentError, SchemaError, SourceError, UserFunctionError
 from tests.planned_windows import plan_windows

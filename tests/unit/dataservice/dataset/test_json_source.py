@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 
 from dataservice.dataset.dataset import Dataset
-from dataservice.dataset.linearise import linearise
+from dataservice.dataset.division.linearise import linearise
+from dataservice.dataset.division.splits import plan_splits
 from dataservice.dataset.node import UNKNOWN_CARDINALITY
 from dataservice.dataset.plan import decode_plan, encode_plan
-from dataservice.dataset.splits import plan_splits
 from dataservice.errors import InvalidArgumentError, SchemaError, SourceError, UnsplittableError
 from tests.planned_windows import plan_windows
 from tests.unit.dataservice.dataset.checkpoint_checker import check_positions, run, values

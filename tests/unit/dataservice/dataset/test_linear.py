@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from dataservice.dataset.dataset import Dataset
+from dataservice.dataset.division.linearise import linearise
 from dataservice.dataset.expressions import col
-from dataservice.dataset.linearise import linearise
 from dataservice.dataset.node import Node, freeze_schemas
 from dataservice.dataset.plan import decode_plan, encode_plan
 from dataservice.errors import (
@@ -47,17 +47,16 @@ def test_linearise_splits_plan_into_source_operators_and_tail() -> None:
     (segment,) = linear.segments
     assert segment.source.kind == "range"
     assert kinds(segment.operators) == ["map", "filter", "shuffle", "with_column"]
-    assert kinds(linear.tail) == ["batch", "map", "select"]
     assert kinds(linear.batch_operators) == ["map", "select"]
     assert (linear.batch_size, linear.drop_remainder) == (8, True)
     assert (linear.repeat, linear.shuffle_seed, linear.buffer_size) == (3, 7, 20)
     assert linear.shuffles
-    assert [linear.shuffle_epoch(epoch) for epoch in (0, 5)] == [0, 5]
+    assert linear.reshuffles
 
 
 def test_linearised_source_has_no_operators() -> None:
     linear = linearise(BASE.node)
-    assert (linear.tail, linear.batch_size, linear.repeat) == ((), None, 1)
+    assert (linear.batch_operators, linear.batch_size, linear.repeat) == ((), None, 1)
     assert not linear.shuffles
     assert not linear.drop_remainder
 
@@ -71,7 +70,7 @@ def test_nested_repeats_multiply() -> None:
 def test_repeated_batches_end_with_each_pass() -> None:
     linear = linearise(BASE.batch(2).map(same).repeat(2).repeat(3).map(same).node)
     assert (linear.repeat, linear.batch_size, linear.ends_passes) == (6, 2, True)
-    assert kinds(linear.tail) == ["batch", "map", "map"]
+    assert kinds(linear.batch_operators) == ["map", "map"]
     assert not linearise(BASE.repeat(2).batch(2).node).ends_passes
     assert not linearise(BASE.batch(2).repeat(2).unbatch().node).ends_passes
 
@@ -102,9 +101,9 @@ def test_take_and_skip_become_ranges() -> None:
     assert linearise(BASE.map(same).rename({"id": "x"}).take(3).filter(col("x") > 0).node).take == 3
 
 
-def test_shuffle_without_reshuffle_keeps_its_epoch() -> None:
+def test_shuffle_without_reshuffle_has_one_order_in_all_epochs() -> None:
     linear = linearise(BASE.shuffle(5, seed=3, reshuffle_each_iteration=False).node)
-    assert [linear.shuffle_epoch(epoch) for epoch in (0, 5)] == [0, 0]
+    assert not linear.reshuffles
 
 
 def test_first_of_two_shuffles_orders_the_splits() -> None:
@@ -165,7 +164,8 @@ def test_shuffled_batches_are_formed_within_windows() -> None:
     linear = linearise(BASE.batch(2).map(same).shuffle(3, seed=1).select("id").repeat(2).node)
     assert kinds(linear.segments[0].operators) == ["batch", "map", "shuffle", "select"]
     assert [op.batched for op in linear.segments[0].operators] == [True] * 4
-    assert (linear.tail, linear.forms_elements, linear.ends_passes) == ((), True, False)
+    assert (linear.batch, linear.batch_operators) == (None, ())
+    assert (linear.forms_elements, linear.ends_passes) == (True, False)
     again = linearise(BASE.batch(2).shuffle(3, seed=1).unbatch().batch(5).node)
     assert (again.forms_elements, again.batch_size) == (False, 5)
 
@@ -176,8 +176,8 @@ def test_take_after_filter_pushed_into_files_is_refused() -> None:
         linearise(plan.node)
 
 
-def test_operator_of_tail_has_no_input() -> None:
+def test_operator_on_batches_has_no_input() -> None:
     linear = linearise(BASE.batch(2).map(same).node)
     with pytest.raises(RuntimeError, match="no input"):
-        linear.tail[1].open(None)  # type: ignore[arg-type]
-    assert linear.tail[1].batched
+        linear.batch_operators[0].open(None)  # type: ignore[arg-type]
+    assert linear.batch_operators[0].batched

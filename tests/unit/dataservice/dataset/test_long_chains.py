@@ -10,8 +10,8 @@ from collections.abc import Callable
 import pytest
 
 from dataservice.dataset.dataset import Dataset
+from dataservice.dataset.division.linearise import linearise
 from dataservice.dataset.expressions import col
-from dataservice.dataset.linearise import linearise
 from dataservice.dataset.node import UNKNOWN_CARDINALITY, freeze_schemas
 from dataservice.dataset.operators import Skip
 from dataservice.dataset.plan import decode_plan, encode_plan

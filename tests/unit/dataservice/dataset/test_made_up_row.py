@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import dataservice as ds
-from dataservice.dataset.made_up_row import made_up_row
+from dataservice.dataset.columns import made_up_row
 from dataservice.errors import SchemaError, UserFunctionError
 
 NO_ROWS = ds.Dataset.from_table(pa.table({"x": pa.array([], pa.int64()), "s": pa.array([], "str")}))

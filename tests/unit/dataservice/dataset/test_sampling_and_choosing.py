@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 import dataservice
 from dataservice.dataset.dataset import Dataset
+from dataservice.dataset.division.linearise import linearise
 from dataservice.dataset.expressions import col
-from dataservice.dataset.linearise import linearise
 from dataservice.dataset.node import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from dataservice.dataset.operators.choices import RandomChoices
 from dataservice.dataset.plan import decode_plan, encode_plan, fingerprint

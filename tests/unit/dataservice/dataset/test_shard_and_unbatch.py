@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from dataservice import SHARD_HINT
 from dataservice.dataset.dataset import Dataset
-from dataservice.dataset.linearise import linearise
+from dataservice.dataset.division.linearise import linearise
+from dataservice.dataset.division.splits import open_window, plan_splits
 from dataservice.dataset.node import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from dataservice.dataset.plan import decode_plan, encode_plan
-from dataservice.dataset.splits import open_window, plan_splits
 from dataservice.dataset.stream import RunContext
 from dataservice.errors import (
     FailedPreconditionError,
@@ -84,7 +84,7 @@ def test_unbatch_yields_rows_of_batches() -> None:
 
 def test_unbatch_can_be_divided_only_where_it_undoes_batch() -> None:
     linear = linearise(numbers(20).batch(6).unbatch().batch(4).node)
-    assert [operator.kind for operator in linear.tail] == ["batch"]
+    assert (linear.batch_size, linear.batch_operators) == (4, ())
     for dataset in (
         numbers(20).batch(6, drop_remainder=True).unbatch(),
         numbers(20).batch(6).map(lambda c: c).unbatch(),

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dataservice import Dataset
-from dataservice.dataset.linearise import linearise
+from dataservice.dataset.division.linearise import linearise
 from dataservice.dataset.omission_log import OmissionLog, OmissionOutbox
 from dataservice.dataset.operators import base
 from dataservice.dataset.stream import RunContext

@@ -16,9 +16,9 @@ import pyarrow as pa
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from dataservice.dataset.atomic_folder import AtomicFolder
-from dataservice.dataset.snapshot_folder import SnapshotFolder
-from dataservice.dataset.snapshot_format import Chunk, Done, Metadata
+from dataservice.dataset.snapshots.atomic_folder import AtomicFolder
+from dataservice.dataset.snapshots.snapshot_folder import SnapshotFolder
+from dataservice.dataset.snapshots.snapshot_format import Chunk, Done, Metadata
 from dataservice.errors import (
     AlreadyExistsError,
     DataLossError,

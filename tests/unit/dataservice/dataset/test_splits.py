@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dataservice.dataset.dataset import Dataset
+from dataservice.dataset.division.linearise import linearise
+from dataservice.dataset.division.splits import open_window, plan_splits, transform_batch
 from dataservice.dataset.expressions import col
-from dataservice.dataset.linearise import linearise
-from dataservice.dataset.splits import open_window, plan_splits, transform_batch
 from dataservice.dataset.stream import RunContext
 from dataservice.errors import InvalidArgumentError
 from dataservice.sharding import Split

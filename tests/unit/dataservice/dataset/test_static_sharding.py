@@ -11,14 +11,14 @@ import pytest
 
 from dataservice import SHARD_HINT, ShardingPolicy
 from dataservice.dataset.dataset import Dataset
-from dataservice.dataset.optimise import optimise
-from dataservice.dataset.static_sharding import (
+from dataservice.dataset.division.static_sharding import (
     Share,
     check_policy,
     effective_policy,
     list_sources,
     share_of,
 )
+from dataservice.dataset.optimise import optimise
 from dataservice.dataset.tolerance import tolerant
 from dataservice.errors import (
     FailedPreconditionError,

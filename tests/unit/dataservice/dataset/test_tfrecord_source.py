@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from bench.data import CATEGORICAL, DENSE
 from bench.peers.tfrecord import encode_examples, frame
 from dataservice.dataset.dataset import Dataset
-from dataservice.dataset.linearise import linearise
+from dataservice.dataset.division.linearise import linearise
+from dataservice.dataset.division.splits import plan_splits
 from dataservice.dataset.node import UNKNOWN_CARDINALITY
 from dataservice.dataset.plan import decode_plan, encode_plan
 from dataservice.dataset.sources import tfrecord, tfrecord_parser
-from dataservice.dataset.splits import plan_splits
 from dataservice.errors import InvalidArgumentError, SchemaError, SourceError
 from tests.unit.dataservice.dataset.checkpoint_checker import check_positions, run, values
 

@@ -16,10 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dataservice.dataset.dataset import Dataset
-from dataservice.dataset.linearise import linearise
+from dataservice.dataset.division.linearise import linearise
+from dataservice.dataset.division.splits import plan_splits
 from dataservice.dataset.node import freeze_schemas
 from dataservice.dataset.plan import encode_plan
-from dataservice.dataset.splits import plan_splits
 from dataservice.dispatcher.planning import plan_snapshot
 from dataservice.errors import SourceError
 from dataservice.sharding import WINDOW_BYTES, Split, divided, window_target_elements

@@ -13,7 +13,7 @@ import dataservice as ds
 import pstrain as ps
 from dataservice.errors import InvalidArgumentError
 from dataservice.runtime.arguments import check_choice, in_words, nearest
-from dataservice.runtime.transport import open_exchange
+from dataservice.runtime.exchanges.transport import open_exchange
 from pstrain.consistency import consistency_of
 from pstrain.paramserver.transport import check_transport_dtype
 from pstrain.variables.placement import placer

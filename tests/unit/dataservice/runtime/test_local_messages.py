@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dataservice.errors import DataLossError
-from dataservice.runtime.local_messages import Packet, pack, unpack
-from dataservice.runtime.message import Kind
+from dataservice.runtime.exchanges.local_messages import Packet, pack, unpack
+from dataservice.runtime.exchanges.message import Kind
 
 
 @st.composite

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from dataservice.errors import DataLossError
-from dataservice.runtime.segment_pool import (
+from dataservice.runtime.exchanges.segment_pool import (
     HELD_BYTES,
     HELD_SEGMENTS,
     POOL_BYTES,

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dataservice.errors import DataLossError
-from dataservice.runtime.message import MAX_BODY_BYTES, MAX_HEADER_BYTES, Kind, Received
-from dataservice.runtime.socket_messages import (
+from dataservice.runtime.exchanges.message import MAX_BODY_BYTES, MAX_HEADER_BYTES, Kind, Received
+from dataservice.runtime.exchanges.socket_messages import (
     HEAD_BYTES,
     STRANGER_HEADER_BYTES,
     MessageParser,

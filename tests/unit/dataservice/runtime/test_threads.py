@@ -13,8 +13,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from dataservice.errors import CancelledError, DeadlineExceededError, InvalidArgumentError
 from dataservice.runtime.bounded_queue import BoundedQueue
+from dataservice.runtime.exchanges.watchdog import Watchdog
 from dataservice.runtime.threads import StoppableThread
-from dataservice.runtime.watchdog import Watchdog
 
 PATIENCE_S = 10.0
 

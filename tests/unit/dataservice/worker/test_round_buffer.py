@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 from dataservice.errors import CancelledError, FailedPreconditionError, UnavailableError
-from dataservice.runtime.message import Message
-from dataservice.runtime.shared_memory import Body
+from dataservice.runtime.exchanges.bodies import Body
+from dataservice.runtime.exchanges.message import Message
 from dataservice.wire.elements import Ask, FrameKind, Header, pack_asks, unpack
 from dataservice.worker.outgoing import Frame
 from dataservice.worker.rounds import AHEAD_ROUNDS, NumberedElement, RoundBuffer, serve_rounds

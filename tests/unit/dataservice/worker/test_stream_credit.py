@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from dataservice.errors import CancelledError
-from dataservice.runtime.message import Message
+from dataservice.runtime.exchanges.message import Message
 from dataservice.wire.elements import FrameKind, RowSpan, pack_credit, unpack
 from dataservice.worker import outgoing
 from dataservice.worker.flow_control import send_frames

@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import dataservice as ds
+from dataservice.dataset.division.static_sharding import Share, list_sources
 from dataservice.dataset.node import freeze_schemas
 from dataservice.dataset.plan import encode_plan
-from dataservice.dataset.static_sharding import Share, list_sources
 from dataservice.errors import CancelledError, DataLossError, InvalidArgumentError
 from dataservice.ranges import Pairs, Ranges
 from dataservice.wire.bookmarks import Bookmark, decode_bookmark

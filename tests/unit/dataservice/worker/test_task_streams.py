@@ -12,7 +12,7 @@ import dataservice as ds
 from dataservice.dataset.node import freeze_schemas
 from dataservice.dataset.plan import encode_plan
 from dataservice.errors import CancelledError, UnavailableError
-from dataservice.runtime.message import Message
+from dataservice.runtime.exchanges.message import Message
 from dataservice.wire import dispatcher_pb2 as pb
 from dataservice.wire.bookmarks import Bookmark, decode_bookmark
 from dataservice.wire.elements import FrameKind, Header, pack_credit, unpack

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 import pyarrow as pa
 
 import dataservice as ds
-from dataservice.dataset.linearise import linearise
+from dataservice.dataset.division.linearise import linearise
+from dataservice.dataset.division.splits import plan_splits
 from dataservice.dataset.node import freeze_schemas
 from dataservice.dataset.plan import encode_plan
-from dataservice.dataset.splits import plan_splits
 from dataservice.errors import CancelledError
 from dataservice.runtime.checksum import checksum
 from dataservice.runtime.frames import decode_batch

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dataservice.runtime.message import Message
+from dataservice.runtime.exchanges.message import Message
 from pstrain.config import ParameterConfig
 from pstrain.paramserver import messages
 from pstrain.paramserver import slab as module

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dataservice.runtime.message import Message
+from dataservice.runtime.exchanges.message import Message
 from pstrain.trainer.connections import Connections, Request
 
 
