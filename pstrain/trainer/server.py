@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataservice.runtime.addresses import format_address
 from dataservice.runtime.auth import TlsConfig, resolve_token
 from dataservice.runtime.rpc import RpcServer
+from dataservice.runtime.threads import wait_until
 from pstrain.compiling import prepare_kernels
 from pstrain.config import ParameterConfig
 from pstrain.presence import Presence
@@ -54,9 +55,7 @@ class TrainerServer:
 
     def join(self) -> None:
         """Blocks until :meth:`stop`."""
-        # A bare wait would not wake for a signal that another thread took.
-        while not self._stopped.wait(0.5):
-            pass
+        wait_until(self._stopped.wait)
 
     def stop(self) -> None:
         """Frees the port; does not wait for a running closure. Idempotent."""
