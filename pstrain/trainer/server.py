@@ -49,6 +49,7 @@ class TrainerServer:
         return format_address(self._host, self._server.port)
 
     def start(self) -> None:
+        _import_packages()
         self._server.start()
         # The first step then finds its kernels compiled, or waits for the compilation under way.
         threading.Thread(target=prepare_kernels, name="kernel-warm-up", daemon=True).start()
@@ -74,6 +75,15 @@ class _AttendedService(TrainerService):
     def run_closures(self, requests: Iterator[pb.RunRequest]) -> Iterator[pb.RunReply]:
         with self._presence:
             yield from super().run_closures(requests)
+
+
+def _import_packages() -> None:
+    """Imports what closures are made of, while there are none.
+
+    Closures that run at the same time would import parts of a package while others import the
+    package, at which Python breaks one of the imports.
+    """
+    from pstrain import callbacks, layers, metrics, models, optimizers  # noqa: F401
 
 
 def _connect(token: str, tls: TlsConfig | None, request: pb.ConfigureRequest) -> RemoteParameters:

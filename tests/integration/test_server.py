@@ -65,6 +65,17 @@ def test_server_process_does_not_import_the_other_kind_of_server(job: str, other
     assert said_by(program) == "False\n"
 
 
+def test_trainer_has_imported_what_closures_are_made_of_before_it_serves() -> None:
+    program = (
+        "import sys\nimport pstrain as ps\n"
+        "with ps.Server({'worker': ['localhost:0']}):\n"
+        "    loaded = set(sys.modules)\n"
+        "from pstrain import callbacks, layers, losses, metrics, models, optimizers\n"
+        "print([name for name in set(sys.modules) - loaded if name.startswith('pstrain.')])\n"
+    )
+    assert said_by(program) == "[]\n"
+
+
 def test_trainer_does_not_import_the_coordinator() -> None:
     program = (
         "import sys\n"
