@@ -31,6 +31,9 @@ CALL: Final = {
     "training": "under a GradientTape it trains, elsewhere it predicts: leave it out",
     "mask": "lists are as long as they are",
 }
+CALL_OF_LAYER: Final = CALL | {
+    "a second input": "several inputs are one tuple, as in layer((x0, x))",
+}
 _COMPILED: Final = "kernels are compiled always"
 COMPILE: Final = {
     "loss": _LOSS,

@@ -15,7 +15,7 @@ import pickle
 from collections.abc import Callable
 from typing import Any
 
-from dataservice.runtime.shipping import Pickler, users_code_by_value
+from dataservice.runtime.shipping import Pickler, unpickling, users_code_by_value
 from dataservice.runtime.unpicklable import find_unpicklable
 from pstrain.errors import InvalidArgumentError
 
@@ -78,7 +78,8 @@ def loads(data: bytes, resolve: Callable[[Key], Any]) -> Any:
     """
     unpickler = _Unpickler(io.BytesIO(data))
     unpickler.resolve = resolve
-    return unpickler.load()
+    with unpickling:
+        return unpickler.load()
 
 
 class _Pickler(Pickler):

@@ -144,7 +144,12 @@ class Server:
         return self._stopping.is_set()
 
     def join(self) -> None:
-        """Blocks until the server has stopped."""
+        """Blocks until the server has stopped.
+
+        FailedPreconditionError before :meth:`start`: nothing would ever end the wait.
+        """
+        if not (self in _serving or self.has_stopped):
+            raise FailedPreconditionError("there is nothing to wait for before start()")
         self._role.join()
 
     def stop(self) -> None:
@@ -165,10 +170,14 @@ class Server:
         raise TypeError("a server stays in its process; give away its resolver")
 
     def __repr__(self) -> str:
-        state = "stopped" if self.has_stopped else f"at {self.address}"
+        if self in _serving:
+            state = f"at {self.address}"
+        else:
+            state = "stopped" if self.has_stopped else "not started"
         return f"<Server {self.job_name}:{self.task_index} {state}>"
 
     def __enter__(self) -> Server:
+        self.start()
         return self
 
     def __exit__(self, *_: object) -> None:

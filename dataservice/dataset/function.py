@@ -26,7 +26,7 @@ from dataservice.errors import (
     SchemaError,
     UserFunctionError,
 )
-from dataservice.runtime.shipping import dumps, users_code_by_value
+from dataservice.runtime.shipping import dumps, unpickling, users_code_by_value
 from dataservice.runtime.unpicklable import find_unpicklable
 
 _PACKAGE: Final = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
@@ -101,10 +101,11 @@ class Function:
     def load(self, allow_functions: bool) -> Callable[..., Any]:
         """Returns the callable; FailedPreconditionError if it may not or cannot be loaded here."""
         if self._callable is None:
-            if self.reference is not None:
-                self._callable = _import(self.reference)
-            else:
-                self._callable = self._unpickle(allow_functions)
+            with unpickling:
+                if self.reference is not None:
+                    self._callable = _import(self.reference)
+                else:
+                    self._callable = self._unpickle(allow_functions)
         return self._callable
 
     def _unpickle(self, allow_functions: bool) -> Callable[..., Any]:

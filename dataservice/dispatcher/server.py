@@ -32,7 +32,7 @@ from dataservice.runtime.forking import Origin
 from dataservice.runtime.journal import Journal, SqliteJournal
 from dataservice.runtime.rpc import RpcServer
 from dataservice.runtime.stand_in import StandIn
-from dataservice.runtime.threads import StoppableThread
+from dataservice.runtime.threads import StoppableThread, wait_until
 from dataservice.vocabulary import PROTOCOL
 from dataservice.wire import dispatcher_pb2 as pb
 
@@ -134,7 +134,7 @@ class DispatchServer:
         """Blocks until the dispatcher is stopped, or until `timeout_s` has passed."""
         if self._rpc is None and not self._stopped.is_set():
             raise FailedPreconditionError("there is nothing to wait for before start()")
-        self._stopped.wait(limit_s(timeout_s, "timeout_s"))
+        wait_until(self._stopped.wait, limit_s(timeout_s, "timeout_s"))
 
     def stop(self) -> None:
         """Stops serving and frees the port in bounded time; idempotent, also before `start()`."""

@@ -24,6 +24,7 @@ from dataservice.runtime.http_server import Answer, HttpServer, Request, text_an
 from dataservice.runtime.listening import check_listener, listen
 from dataservice.runtime.metrics import Metric, exposition
 from dataservice.runtime.report import Block, as_page
+from dataservice.runtime.threads import wait_until
 
 logger = logging.getLogger(__name__)
 
@@ -129,8 +130,10 @@ class HttpMonitor:
                 end_with_program(self, lambda monitor: monitor.stop())
 
     def join(self) -> None:
-        """Waits until :meth:`stop` is called."""
-        self._stopped.wait()
+        """Waits until :meth:`stop` is called; FailedPreconditionError before :meth:`start`."""
+        if self._server is None and not self._stopped.is_set():
+            raise FailedPreconditionError("there is nothing to wait for before start()")
+        wait_until(self._stopped.wait)
 
     def stop(self) -> None:
         """Ends running requests, refuses further ones and frees the port. Idempotent."""
@@ -149,6 +152,7 @@ class HttpMonitor:
         return f"<{name} {'not started' if self._server is None else f'at {self.url}'}>"
 
     def __enter__(self) -> Self:
+        self.start()
         return self
 
     def __exit__(self, *_: object) -> None:

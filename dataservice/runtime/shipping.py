@@ -31,6 +31,9 @@ _PACKAGES = frozenset(("site-packages", "dist-packages"))
 # Guards the registration of modules for pickling by value, which is a setting of the whole process.
 # Reentrant, since a pickled object may pickle functions of its own, as a dataset does.
 _registering = threading.RLock()
+unpickling = threading.RLock()
+"""To be held by who unpickles functions, which imports what they use. If one thread imports a
+package that imports its parts, while another imports a part, Python breaks one of the imports."""
 
 
 def _reduce_code(code: CodeType) -> tuple[Any, ...]:

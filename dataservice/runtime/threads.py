@@ -1,13 +1,14 @@
 """Threads that can always be stopped.
 
 Responsible for the thread on which every long-lived part of a server runs, which has an owner and a
-bounded stop, and for ending many threads together. Knows no network, nor what the threads do.
-Invariant: no call blocks past its time-out.
+bounded stop, for ending many threads together, and for waits that a signal can end. Knows no
+network, nor what the threads do. Invariant: no call blocks past its time-out.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -16,6 +17,21 @@ from typing import TypeVar
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+_SIGNAL_POLL_S = 0.5
+
+
+def wait_until(wait: Callable[[float], bool], timeout_s: float | None = None) -> bool:
+    """Calls `wait`, such as `Event.wait`, with short time-outs until it returns True.
+
+    Returns False after `timeout_s`. A single long wait in the main thread would not wake for a
+    signal that another thread took.
+    """
+    end_s = math.inf if timeout_s is None else time.monotonic() + timeout_s
+    while not wait(max(0.0, min(_SIGNAL_POLL_S, end_s - time.monotonic()))):
+        if time.monotonic() >= end_s:
+            return False
+    return True
 
 
 def end_threads(

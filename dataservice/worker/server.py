@@ -24,6 +24,7 @@ from dataservice.runtime.exchanges.local_address import NotLocalError
 from dataservice.runtime.exchanges.local_server import LocalServer
 from dataservice.runtime.forking import Origin
 from dataservice.runtime.listening import is_loopback
+from dataservice.runtime.threads import wait_until
 from dataservice.vocabulary import PROTOCOL, SHARED_MEMORY
 from dataservice.wire.elements import EXCHANGE
 from dataservice.worker.dispatcher_link import DispatcherLink
@@ -33,7 +34,6 @@ from dataservice.worker.snapshots import SnapshotWriters
 
 logger = logging.getLogger(__name__)
 
-_JOIN_POLL_S = 0.5
 # Bound to one of them, a server can be reached at every address of its host, but not at this one.
 _ANY_HOST: Final = frozenset({"0.0.0.0", "::"})
 
@@ -186,12 +186,7 @@ class WorkerServer:
         """Waits until the worker stops; raises the error that stopped it, if there was one."""
         if self._flight is None and not self._stopped.is_set():
             raise FailedPreconditionError("there is nothing to wait for before start()")
-        left_s = limit_s(timeout_s, "timeout_s")
-        if left_s is not None:
-            self._stopped.wait(left_s)
-        else:
-            while not self._stopped.wait(_JOIN_POLL_S):
-                pass
+        wait_until(self._stopped.wait, limit_s(timeout_s, "timeout_s"))
         if self._failure is not None:
             raise self._failure
 

@@ -125,11 +125,13 @@ class CheckpointManager:
         step = None if self._step_counter is None else int(self._step_counter)
         if self._is_too_early(step, check_interval):
             return None
-        number = None if checkpoint_number is None else int(checkpoint_number)
+        is_counter = not isinstance(checkpoint_number, numbers.Number)
+        if is_counter and hasattr(checkpoint_number, "__int__"):
+            checkpoint_number = int(checkpoint_number)
         saved = self.checkpoint.save(
             self.directory,
             name=self._name,
-            number=number,
+            number=checkpoint_number,
             asynchronous=self.asynchronous,
             incremental=self.incremental,
             written=self._sweep,

@@ -272,6 +272,8 @@ def _numbered(directory: Path) -> list[tuple[int, str]]:
         names = os.listdir(directory)
     except FileNotFoundError:
         return []
+    except NotADirectoryError as error:
+        raise no_folder(os.fspath(directory)) from error
     return sorted((int(match[1]), name) for name in names if (match := _NAME.fullmatch(name)))
 
 

@@ -27,6 +27,10 @@ def check_objects(objects: Mapping[str, Any]) -> None:
                 f"{name} is a {type(value).__name__}: give what is in it under names of their own, "
                 f"as in Checkpoint(**{{f'{name}_{{i}}': each for i, each in enumerate({name})}})"
             )
+        if isinstance(value, type):
+            raise InvalidTypeError(
+                f"{name} is the class {value.__name__}, which holds no values: give an object of it"
+            )
         if not (is_stateful(value) or isinstance(value, BaseVariable) or has_variables(value)):
             raise InvalidTypeError(
                 f"{name}={type(value).__name__} has neither variables nor state_dict(), so there "

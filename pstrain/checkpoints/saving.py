@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from dataservice.runtime.arguments import limit_s
 from dataservice.runtime.ending import end_with_program
+from dataservice.runtime.threads import wait_until
 from pstrain.checkpoints.manifest import PartialCheckpoint
 from pstrain.errors import DataServiceError, DeadlineExceededError
 
@@ -79,7 +80,7 @@ class SavedCheckpoint(str):
 
         Raises DeadlineExceededError after ``timeout`` seconds; the save then still goes on.
         """
-        if not self._ended.wait(limit_s(timeout)):
+        if not wait_until(self._ended.wait, limit_s(timeout)):
             raise DeadlineExceededError(f"{self} is not written after {timeout} s")
         if self._error is not None:
             self.was_error_raised = True
@@ -88,7 +89,7 @@ class SavedCheckpoint(str):
 
     def wait_ended(self) -> None:
         """Blocks until the save has ended, with success or not."""
-        self._ended.wait()
+        wait_until(self._ended.wait)
 
     def _run(self, write: Callable[[], None], written: Sequence[OnWritten]) -> None:
         started_s = time.monotonic()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -49,7 +50,17 @@ Given = ParamSpec("Given")
 Result = TypeVar("Result")
 
 
-class ClusterCoordinator:
+class _OnePerStrategy(type):
+    """The class of ClusterCoordinator: makes one at a time, so that two threads get the same."""
+
+    _making = threading.RLock()
+
+    def __call__(cls, *args: Any, **options: Any) -> Any:
+        with cls._making:
+            return super().__call__(*args, **options)
+
+
+class ClusterCoordinator(metaclass=_OnePerStrategy):
     """Schedules functions on the trainers of a strategy's cluster. Thread-safe.
 
     Making another coordinator of the same strategy returns the first one, and may give no other

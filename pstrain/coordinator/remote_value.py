@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 from dataservice.runtime.arguments import limit_s
+from dataservice.runtime.threads import wait_until
 from pstrain.errors import CancelledError, DeadlineExceededError, InvalidArgumentError
 
 Reference = tuple[Any, ...]
@@ -58,7 +59,7 @@ class RemoteValue:
         """As :meth:`fetch`, but waits ``left_s``; the error names ``timeout``."""
         self._announce_wait(blocks=True)
         with self._changed:
-            if not self._changed.wait_for(lambda: self._is_ready, left_s):
+            if not wait_until(self._wait_ready, left_s):
                 raise DeadlineExceededError(
                     f"gave up waiting for {self._owner.describe(self.closure)}, after {timeout} s"
                 )
@@ -66,6 +67,9 @@ class RemoteValue:
             # Each raise adds to the traceback of the same object: drop what was added before.
             raise self._error.with_traceback(None)
         return self._value
+
+    def _wait_ready(self, timeout_s: float) -> bool:
+        return self._changed.wait_for(lambda: self._is_ready, timeout_s)
 
     def get(self, timeout: float | None = None) -> Any:
         """The same as :meth:`fetch`."""

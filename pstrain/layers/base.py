@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dataservice.runtime.number_arrays import to_axes
-from pstrain import foreign_names
+from pstrain import foreign_arguments, foreign_names
 from pstrain.errors import InvalidArgumentError
+from pstrain.foreign_arguments import refuse_arguments
 from pstrain.foreign_names import Hinting
 from pstrain.gradients.recording import leaf
 from pstrain.gradients.tensor import Tensor, as_tensor
@@ -81,6 +82,7 @@ class Layer(Freezable, Hinting, ABC):
         Records on the active tape.
         """
 
+    @refuse_arguments("a layer", foreign_arguments.CALL_OF_LAYER, beyond="a second input")
     def __call__(self, inputs: Any) -> Any:
         """Fetches and computes, for a layer that is used alone or in an experiment."""
         if not self.variables:

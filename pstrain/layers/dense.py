@@ -101,6 +101,7 @@ class Dense(Layer, Maker):
             name = f"{self.name}/bias"
             self.variables.append(create_variable(bias, shape=(self.units,), name=name))
 
+    @refuse_arguments("a layer", foreign_arguments.CALL_OF_LAYER, beyond="a second input")
     def __call__(self, inputs: Any) -> Any:
         matrix = as_matrix(self.name, inputs)
         self.build(matrix.shape[1])

@@ -111,6 +111,7 @@ class Embedding(Layer):
             )
         return ids + (np.cumsum(sizes) - sizes)
 
+    @refuse_arguments("a layer", foreign_arguments.CALL_OF_LAYER, beyond="a second input")
     def __call__(self, inputs: Any) -> Any:
         return super().__call__(self.features(inputs))
 

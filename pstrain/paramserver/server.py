@@ -22,6 +22,7 @@ from dataservice.runtime.exchanges.local_address import NotLocalError
 from dataservice.runtime.exchanges.local_server import LocalServer
 from dataservice.runtime.exchanges.socket_server import SocketServer
 from dataservice.runtime.identity import new_id
+from dataservice.runtime.threads import wait_until
 from pstrain.compiling import prepare_kernels
 from pstrain.errors import AbortedError, ServerRestartedError
 from pstrain.paramserver import messages, pieces
@@ -115,7 +116,7 @@ class ParameterServer:
 
     def join(self) -> None:
         """Blocks until :meth:`stop`."""
-        self._stopped.wait()
+        wait_until(self._stopped.wait)
 
     def stop(self) -> None:
         """Stops serving and frees the port; the values are lost. Idempotent."""

@@ -13,6 +13,7 @@ import threading
 from dataservice.runtime.addresses import format_address
 from dataservice.runtime.auth import TlsConfig, resolve_token
 from dataservice.runtime.rpc import RpcServer
+from dataservice.runtime.threads import wait_until
 from pstrain.compiling import prepare_kernels
 from pstrain.config import ParameterConfig
 from pstrain.presence import Presence
@@ -47,21 +48,29 @@ class TrainerServer:
         return format_address(self._host, self._server.port)
 
     def start(self) -> None:
+        _import_packages()
         self._server.start()
         # The first step then finds its kernels compiled, or waits for the compilation under way.
         threading.Thread(target=prepare_kernels, name="kernel-warm-up", daemon=True).start()
 
     def join(self) -> None:
         """Blocks until :meth:`stop`."""
-        # A bare wait would not wake for a signal that another thread took.
-        while not self._stopped.wait(0.5):
-            pass
+        wait_until(self._stopped.wait)
 
     def stop(self) -> None:
         """Frees the port; does not wait for a running closure. Idempotent."""
         self._service.close()
         self._server.stop()
         self._stopped.set()
+
+
+def _import_packages() -> None:
+    """Imports what closures are made of, while there are none.
+
+    Closures that run at the same time would import parts of a package while others import the
+    package, at which Python breaks one of the imports.
+    """
+    from pstrain import callbacks, layers, metrics, models, optimizers  # noqa: F401
 
 
 def _connect(token: str, tls: TlsConfig | None, request: pb.ConfigureRequest) -> RemoteParameters:

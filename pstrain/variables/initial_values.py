@@ -137,7 +137,7 @@ def value_of_call(initial: Callable[..., Any], name: str | None) -> Any:
         inspect.signature(initial).bind()
     except TypeError as error:
         raise InvalidTypeError(
-            f"the function that gives {_called(name)} its initial value is called without "
+            f"the function that gives {called(name)} its initial value is called without "
             f"arguments, or for each shard with shard_info: {error}"
         ) from error
     except ValueError:
@@ -145,7 +145,7 @@ def value_of_call(initial: Callable[..., Any], name: str | None) -> Any:
     return initial()
 
 
-def _called(name: str | None) -> str:
+def called(name: str | None) -> str:
     return "a variable" if name is None else f"variable {name!r}"
 
 
@@ -155,7 +155,7 @@ def dtype_name(dtype: Any, name: str | None) -> str:
         return np.dtype(dtype).name
     except TypeError as error:
         raise InvalidTypeError(
-            f"dtype of {_called(name)} must be one of {VARIABLE_DTYPES}, got {dtype!r}"
+            f"dtype of {called(name)} must be one of {VARIABLE_DTYPES}, got {dtype!r}"
             f"{_instead_of(str(dtype))}"
         ) from error
 
@@ -166,7 +166,7 @@ def sizes(shape: Any, name: str | None) -> tuple[int, ...]:
     is_shape = isinstance(sizes, Iterable) and not isinstance(sizes, str)
     if not is_shape or not all(isinstance(size, numbers.Integral) for size in sizes):
         raise InvalidTypeError(
-            f"shape of {_called(name)} must be the sizes of its axes, which are integers, got "
+            f"shape of {called(name)} must be the sizes of its axes, which are integers, got "
             f"{shape!r}"
         )
     return tuple(int(size) for size in sizes)
@@ -177,7 +177,7 @@ def as_array(value: Any, name: str | None) -> Array:
     try:
         return np.asarray(value)
     except ValueError as error:
-        raise InvalidArgumentError(f"the initial value of {_called(name)}: {error}") from error
+        raise InvalidArgumentError(f"the initial value of {called(name)}: {error}") from error
 
 
 def _converted(value: Array, dtype: str, name: str) -> Array:

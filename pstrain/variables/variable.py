@@ -19,6 +19,7 @@ from pstrain.variables.base import Array, BaseVariable, new_handle
 from pstrain.variables.creation import announce, create_spec
 from pstrain.variables.initial_values import (
     as_array,
+    called,
     check_dtype,
     check_initializer,
     dtype_name,
@@ -131,7 +132,7 @@ class Variable(BaseVariable):
             dtype, shape, given = dtype or given.dtype, given.shape, given.initializer
         if isinstance(given, InitializerSpec) or by_shard:
             if shape is None:
-                raise InvalidArgumentError(f"variable {name!r} needs shape= with an initializer")
+                raise InvalidArgumentError(f"{called(name)} needs shape= with an initializer")
             value, dtype = given, dtype or "float32"
         else:
             value = as_array(given, name)

@@ -19,6 +19,7 @@ import pytest
 import pstrain as ps
 from dataservice import Dataset
 from pstrain.config import ParameterConfig
+from pstrain.coordinator import client
 from pstrain.errors import (
     CancelledError,
     ClosureInputError,
@@ -345,6 +346,34 @@ def test_trainers_use_the_parameter_config_of_the_program() -> None:
         coordinator = ps.ClusterCoordinator(strategy)
         found = coordinator.schedule(of_the_trainer).fetch(DEADLINE_S)
         assert found == [dataclasses.asdict(config)]
+
+
+def test_threads_that_make_coordinator_of_strategy_at_once_get_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assemble, entered, second = client.assemble, threading.Lock(), threading.Event()
+
+    def slow_assemble(*args: Any) -> Any:
+        if entered.acquire(blocking=False):
+            second.wait(0.5)
+        else:
+            second.set()
+        return assemble(*args)
+
+    monkeypatch.setattr(client, "assemble", slow_assemble)
+    made: list[ps.ClusterCoordinator] = []
+    with ps.LocalCluster(workers=1, ps=1, data_workers=0) as cluster:
+        strategy = ps.ParameterServerStrategy(cluster.resolver)
+        threads = [
+            threading.Thread(target=lambda: made.append(ps.ClusterCoordinator(strategy)))
+            for _ in range(2)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(DEADLINE_S)
+        assert made == [strategy.coordinator] * 2
+        assert made[0].schedule(os.getpid).fetch(DEADLINE_S)
 
 
 def test_strategy_has_one_coordinator_and_invalid_options_are_refused(

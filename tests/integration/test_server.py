@@ -37,6 +37,17 @@ def test_second_start_changes_nothing_and_a_stopped_server_cannot_start_again(jo
         server.start()
 
 
+@pytest.mark.parametrize("job", ["worker", "ps"])
+def test_context_starts_server_whose_join_was_refused_before(job: str) -> None:
+    server = ps.Server({job: ["localhost:0"]}, start=False)
+    assert repr(server) == f"<Server {job}:0 not started>"
+    with pytest.raises(RuntimeError, match=r"before start\(\)"):
+        server.join()
+    with server:
+        assert not server.address.endswith(":0")
+    server.join()
+
+
 def test_local_server_is_a_cluster_of_one_trainer() -> None:
     with ps.Server.create_local_server() as server:
         assert (server.job_name, server.task_index) == ("worker", 0)
@@ -52,6 +63,17 @@ def test_server_process_does_not_import_the_other_kind_of_server(job: str, other
         f"print('pstrain.{other}.server' in sys.modules)\n"
     )
     assert said_by(program) == "False\n"
+
+
+def test_trainer_has_imported_what_closures_are_made_of_before_it_serves() -> None:
+    program = (
+        "import sys\nimport pstrain as ps\n"
+        "with ps.Server({'worker': ['localhost:0']}):\n"
+        "    loaded = set(sys.modules)\n"
+        "from pstrain import callbacks, layers, losses, metrics, models, optimizers\n"
+        "print([name for name in set(sys.modules) - loaded if name.startswith('pstrain.')])\n"
+    )
+    assert said_by(program) == "[]\n"
 
 
 def test_trainer_does_not_import_the_coordinator() -> None:

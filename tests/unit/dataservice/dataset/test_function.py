@@ -22,6 +22,7 @@ from dataservice.errors import (
     SchemaError,
     UserFunctionError,
 )
+from dataservice.runtime.shipping import unpickling
 
 
 def double(values: Any) -> Any:
@@ -225,3 +226,14 @@ def test_guvectorized_function_gets_columns_named_by_its_inputs() -> None:
     untyped = numba.guvectorize(layout)(add_up)
     with pytest.raises(UserFunctionError, match=r"add_up was given .* without types"):
         call_user(untyped, columns, "with_column", str)
+
+
+@pytest.mark.parametrize("function", [shipped(double), Function.of("math:sqrt")])
+def test_function_is_loaded_while_no_other_thread_loads_one(function: Function) -> None:
+    loading = threading.Thread(target=function.load, args=(True,), daemon=True)
+    with unpickling:
+        loading.start()
+        loading.join(0.1)
+        assert loading.is_alive()
+    loading.join(10.0)
+    assert not loading.is_alive()

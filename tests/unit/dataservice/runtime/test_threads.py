@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from dataservice.errors import CancelledError, DeadlineExceededError, InvalidArgumentError
 from dataservice.runtime.bounded_queue import BoundedQueue
 from dataservice.runtime.exchanges.watchdog import Watchdog
-from dataservice.runtime.threads import StoppableThread
+from dataservice.runtime.threads import StoppableThread, wait_until
 
 PATIENCE_S = 10.0
 
@@ -299,3 +299,25 @@ def test_watchdog_does_not_keep_deadlines_alive(watchdog: Watchdog) -> None:
 
 def test_process_shares_one_watchdog() -> None:
     assert Watchdog.shared() is Watchdog.shared()
+
+
+# --- wait_until
+
+
+def test_wait_until_asks_again_until_condition_holds() -> None:
+    answers = iter([False, False, True])
+    assert wait_until(lambda _timeout_s: next(answers))
+    assert next(answers, None) is None
+
+
+def test_wait_until_waits_in_short_parts_of_its_time_out() -> None:
+    waited: list[float] = []
+
+    def never(timeout_s: float) -> bool:
+        waited.append(timeout_s)
+        return len(waited) == 3
+
+    assert wait_until(never, 1e6)
+    assert max(waited) <= 1.0
+    assert not wait_until(threading.Event().wait, 0.0)
+    assert wait_until(lambda timeout_s: timeout_s == 0.0, 0.0)

@@ -502,3 +502,8 @@ def test_object_whose_variables_are_no_list_of_variables_is_refused(
 def test_list_of_objects_is_refused_with_hint_to_name_them() -> None:
     with pytest.raises(TypeError, match=r"tables is a list: .* Checkpoint\(\*\*\{f'tables_\{i\}'"):
         Checkpoint(tables=[])
+
+
+def test_class_instead_of_object_is_refused() -> None:
+    with pytest.raises(InvalidTypeError, match="model is the class Model"):
+        Checkpoint(model=Model)

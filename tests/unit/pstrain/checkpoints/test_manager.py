@@ -161,6 +161,28 @@ def test_file_given_as_directory_is_refused_by_name(step: Any, tmp_path: pathlib
             Checkpoint(step=step).save(directory)
 
 
+def test_file_is_no_place_to_read_checkpoints_from(step: Any, tmp_path: pathlib.Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("x")
+    for read in (
+        lambda: Checkpoint(step=step).restore(file),
+        lambda: manifest.latest_checkpoint(file / "inside"),
+        lambda: next(checkpoints_iterator(file, timeout=0)),
+    ):
+        with pytest.raises(InvalidArgumentError, match=r"can be in '.*file.*a file"):
+            read()
+
+
+@pytest.mark.parametrize("number", ["x", 1.5, True, -1])
+def test_checkpoint_number_that_is_none_is_refused(
+    step: Any, tmp_path: pathlib.Path, number: Any
+) -> None:
+    manager = CheckpointManager(Checkpoint(step=step), tmp_path)
+    with pytest.raises(ValueError, match=f"number .* non-negative integer, got {number!r}"):
+        manager.save(number)
+    assert _names(manager) == []
+
+
 def test_checkpoints_iterator_yields_newest_checkpoints(step: Any, tmp_path: pathlib.Path) -> None:
     saved, seen = Checkpoint(step=step), []
     saved.save(tmp_path)

@@ -235,6 +235,15 @@ def test_cross_refuses_inputs_of_wrong_width() -> None:
         Cross(3)((one, other))
 
 
+@pytest.mark.parametrize(
+    ("layer", "inputs"),
+    [(Cross(3), np.ones((1, 3))), (Dense(2), np.ones((1, 3))), (Embedding(3, 2), np.array([1]))],
+)
+def test_several_inputs_of_layer_are_one_tuple(layer: Any, inputs: Any) -> None:
+    with pytest.raises(InvalidTypeError, match=r"several inputs are one tuple, as in layer\(\(x0"):
+        layer(inputs, inputs)
+
+
 def test_cross_multiplies_projection_with_first_input() -> None:
     layer = Cross(3)
     first, last = RANDOM.normal(size=(2, 4, 3)).astype(np.float32)

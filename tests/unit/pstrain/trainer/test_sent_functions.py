@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
+import threading
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dataservice.runtime.shipping import unpickling
 from pstrain import pickling
 from pstrain.coordinator.sent_functions import SentFunctions
 from pstrain.trainer.client import RemoteParameters
@@ -91,3 +93,14 @@ def test_trainer_strategy_knows_num_replicas_in_sync() -> None:
     earlier = trainer()
     assert earlier._resolve(("strategy",)).num_replicas_in_sync == 1
     earlier.close()
+
+
+def test_trainer_unpickles_in_one_thread_at_a_time() -> None:
+    pickled = pickling.dumps((1, 2), lambda _: None)
+    loading = threading.Thread(target=pickling.loads, args=(pickled, dict), daemon=True)
+    with unpickling:
+        loading.start()
+        loading.join(0.1)
+        assert loading.is_alive()
+    loading.join(10.0)
+    assert not loading.is_alive()

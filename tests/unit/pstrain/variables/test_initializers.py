@@ -101,3 +101,10 @@ def test_float_initial_values_for_integer_variables_are_refused(per_worker: bool
             made(initializers.constant(value), dtype)
     assert made(initializers.ones(), "bool").dtype == "bool"
     assert made(initializers.constant(300), "int16").dtype == "int16"
+
+
+def test_initializer_without_shape_is_refused_naming_variable() -> None:
+    with pytest.raises(InvalidArgumentError, match=r"^a variable needs shape= with"):
+        Variable(initializers.ones())
+    with pytest.raises(InvalidArgumentError, match=r"^variable 'v' needs shape= with"):
+        Variable(initializers.ones(), name="v")
