@@ -389,6 +389,9 @@ def test_clipped_row_gradients_do_not_depend_on_row_order(bound: str) -> None:
         (lambda: schedules.ExponentialDecay(0.1, 0, 0.5), "decay_steps must be positive"),
         (lambda: schedules.PiecewiseConstantDecay([1], [0.1]), "one value more"),
         (lambda: schedules.PiecewiseConstantDecay([2, 1], [1, 2, 3]), "boundaries must rise"),
+        (lambda: schedules.PiecewiseConstantDecay([2, 2], [1, 2, 3]), "boundaries must rise"),
+        (lambda: schedules.CosineDecayRestarts(0.1, 7, t_mul=0.9), "t_mul must be at least 1"),
+        (lambda: schedules.CosineDecayRestarts(0.1, 0), "first_decay_steps must be positive"),
         (lambda: schedules.from_config({"kind": "Sawtooth"}), "unknown schedule 'Sawtooth'"),
     ],
 )
