@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from dataservice.dataset import function as function_module
 from dataservice.dataset.dataset import Dataset
 from dataservice.dataset.expressions import col
-from dataservice.dataset.node import Node, freeze_schemas, register_node, walk
+from dataservice.dataset.node import Node, freeze_schemas, parameters, register_node, walk
 from dataservice.dataset.operators import Map
 from dataservice.dataset.optimise import optimise
 from dataservice.dataset.plan import decode_plan, encode_plan, fingerprint
@@ -73,6 +73,7 @@ def test_file_sources_survive_plan_encoding() -> None:
         again = decode_plan(encode_plan(node))
         assert encode_plan(again) == encode_plan(node)
         assert again.kind == node.kind
+        assert repr(list(parameters(again))) == repr(list(parameters(node)))
 
 
 def test_shared_input_is_encoded_once() -> None:
@@ -173,10 +174,20 @@ def test_plan_of_other_version_is_refused() -> None:
         decode_plan(packed([RANGE], magic=b"DSPLAN99"))
 
 
-def test_table_too_large_to_send_is_refused() -> None:
-    table = pa.table({"x": pa.nulls(9_000_000, pa.int64())})
-    with pytest.raises(InvalidArgumentError, match="from_parquet"):
-        encode_plan(Dataset.from_table(table).node)
+def test_plan_too_large_to_send_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dataservice.dataset.plan._MAX_PLAN_BYTES", 2_000)
+    with pytest.raises(InvalidArgumentError, match=r"a table of 2,400 bytes.*from_parquet"):
+        encode_plan(Dataset.from_table(pa.table({"x": range(300)})).node)
+    small = Dataset.from_table(pa.table({"x": range(100)}))
+    assert encode_plan(small.node)
+    with pytest.raises(InvalidArgumentError, match=r"the plan takes \d,\d+ bytes.*from_parquet"):
+        encode_plan(small.concatenate(small.filter(col("x") > 1)).concatenate(numbers(100)).node)
+    with pytest.raises(InvalidArgumentError, match=r"1,051,576 bytes are too many"):
+        decode_plan(bytes(1_051_576))
+    monkeypatch.setattr("dataservice.dataset.plan._MAX_NODES", 2)
+    assert decode_plan(packed([RANGE] * 2))
+    with pytest.raises(InvalidArgumentError, match="between 1 and 2 nodes"):
+        decode_plan(packed([RANGE] * 3))
 
 
 def test_fingerprint_depends_on_plan_but_not_on_drawn_seeds() -> None:
