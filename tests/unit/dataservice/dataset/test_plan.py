@@ -145,6 +145,8 @@ RANGE = {"kind": "range", "inputs": [], "with": {"start": 0, "stop": 3, "step": 
         [{**RANGE, "with": {"start": 0, "stop": 3, "step": 1, "more": 1}}],
         [{**RANGE, "with": []}],
         [RANGE, {"kind": "batch", "inputs": [0], "with": {"rows": -1, "drop_remainder": False}}],
+        [RANGE, {"kind": "batch", "inputs": [-1], "with": {"rows": 1}}],
+        [RANGE, {"kind": "batch", "inputs": [0], "with": {"input": None, "rows": 1}}],
         [RANGE, {"kind": "batch", "inputs": [], "with": {"input": 3, "rows": 1}}],
         [RANGE, {"kind": "filter", "inputs": [0], "with": {"function": {"blob": 0}}}],
         [
@@ -158,6 +160,14 @@ RANGE = {"kind": "range", "inputs": [], "with": {"start": 0, "stop": 3, "step": 
         [{"kind": "table", "inputs": [], "with": {"table": {"table": 0}}}],
         [{"kind": "table", "inputs": [], "with": {"table": 5}}],
         [RANGE, {"kind": "select", "inputs": [0], "with": {"columns": {"list": ["id"]}}}],
+        [
+            RANGE,
+            {
+                "kind": "shuffle",
+                "inputs": [0],
+                "with": {"buffer_size": 2, "drawn_seed": 1, "seed": {"number": 3}},
+            },
+        ],
     ],
 )
 def test_malformed_plan_tree_is_refused(tree: Any) -> None:
@@ -199,6 +209,32 @@ def test_fingerprint_depends_on_plan_but_not_on_drawn_seeds() -> None:
     assert len({plan(2, 1), plan(3, 1), plan(2, 2), plan(2, None)}) == 4
 
 
+def test_fingerprint_depends_on_every_parameter_but_not_on_values_of_tables_and_functions() -> None:
+    def plans(value: int) -> list[Dataset]:
+        def double(columns: dict[str, Any]) -> dict[str, Any]:
+            return {"id": columns["id"] * value}
+
+        def triple(columns: dict[str, Any]) -> dict[str, Any]:
+            return {"id": columns["id"] * value}
+
+        ids, table = Dataset.range(10), pa.table({"x": [value, 2, 3]})
+        return [
+            *(ids.map(double), ids.map(triple)),
+            *(ids.select(["id"]), ids.rename({"id": "a"}), ids.rename({"id": "b"})),
+            *(ids.filter(col("id") > 1), ids.filter(col("id") > 2)),
+            *(Dataset.from_parquet(each) for each in (["a"], ["b"], ["a", "b"])),
+            *(Dataset.from_parquet("a", filter=col("x") > each) for each in (1, 2)),
+            *(Dataset.from_csv("c", SCHEMA), Dataset.from_csv("c", pa.schema([SCHEMA[0]]))),
+            *(Dataset.from_table(table), Dataset.from_table(table.slice(1))),
+            Dataset.from_table(table.rename_columns(["y"])),
+            *(ids.concatenate(ids.take(2)), ids.take(2).concatenate(ids)),
+        ]
+
+    found = [fingerprint(each.node) for each in plans(1)]
+    assert len(set(found)) == len(found)
+    assert [fingerprint(each.node) for each in plans(7)] == found
+
+
 def test_node_kind_registered_twice_is_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="'range' is taken by RangeSource"):
 
@@ -220,6 +256,15 @@ def test_selects_and_filters_are_pushed_into_files() -> None:
     assert isinstance(source, ParquetSource)
     assert source.columns == ("a", "b")
     assert repr(source.filter) == "((col('a') > lit(1)) & (col('b') < lit(2)))"
+
+
+def test_selects_and_filters_of_columns_read_are_pushed_down() -> None:
+    plan = Dataset.from_parquet("p", columns=["a", "b"])
+    source = optimise(plan.select(["b", "a"]).filter(col("b") < col("a")).node)
+    assert isinstance(source, ParquetSource)
+    assert source.columns == ("b", "a")
+    assert repr(source.filter) == "(col('b') < col('a'))"
+    assert optimise(Dataset.from_ipc("p").select("a").node).kind == "ipc"
 
 
 def test_operators_on_unread_columns_and_function_filters_are_not_pushed_down() -> None:
