@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import pathlib
 import threading
+import types
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,10 +23,11 @@ from dataservice.errors import CancelledError, DataLossError, InvalidArgumentErr
 from dataservice.ranges import Pairs, Ranges
 from dataservice.wire.bookmarks import Bookmark, decode_bookmark
 from dataservice.wire.elements import NO_WINDOW, RowSpan
+from dataservice.worker import task_producer
 from dataservice.worker.cached_task import CachedFrames, CachedTask
 from dataservice.worker.outgoing import Frame
 from dataservice.worker.task import Pipeline
-from dataservice.worker.task_producer import Task, TaskProducer, tasks_of
+from dataservice.worker.task_producer import BookmarkMaker, Task, TaskProducer, tasks_of
 from tests.unit.dataservice.worker.worker_pipelines import (
     SCHEMA,
     TIMEOUT_S,
@@ -30,6 +35,7 @@ from tests.unit.dataservice.worker.worker_pipelines import (
     pipeline_of,
     task_of,
 )
+from tests.unit.manual_clock import ManualClock
 
 
 def test_task_runs_whole_plan_once_and_reports_drained_once() -> None:
@@ -249,6 +255,34 @@ def test_oversized_position_is_not_sent_as_bookmark(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("dataservice.worker.task_producer.MAX_POSITION_CHARS", 10)
     made = elements_with_bookmarks(pipeline_of(ds.Dataset.range(16).batch(8)), Task(0))
     assert [bookmark for *_, bookmark in made] == [None, None]
+
+
+def test_bookmarks_come_at_intervals_which_double_with_each_oversized_position(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock, position = ManualClock(), {"rows": ""}
+    monkeypatch.setattr(task_producer, "time", types.SimpleNamespace(monotonic=clock))
+    stream: Any = types.SimpleNamespace(state=lambda: position)
+    maker = BookmarkMaker(3, "plan", 1.0)
+
+    def sent_at() -> list[float]:
+        """Returns after how many of the next four seconds a bookmark is sent."""
+        begins_s, sent = clock(), []
+        for _ in range(8):
+            clock.advance(0.5)
+            if bookmark := maker.at(5, stream):
+                assert decode_bookmark(bookmark) == (3, Bookmark(5, "plan", json.dumps(position)))
+                sent.append(clock() - begins_s)
+        return sent
+
+    assert sent_at() == [1, 2, 3, 4]
+    position["rows"] = "x" * (1 << 20)
+    with caplog.at_level(logging.INFO):
+        assert sent_at() == []
+    # After 1 s the interval becomes 2 s, after 3 s it becomes 4 s.
+    assert [record.args[1] for record in caplog.records if record.args] == [2.0, 4.0]
+    position["rows"] = ""
+    assert sent_at() == [3]
 
 
 @pytest.mark.parametrize("stream", ['{"what": 1}', "{", "[]", '{"input": {"split": "x"}}'])
