@@ -312,6 +312,9 @@ def test_task_is_drained_once_no_stream_holds_unconfirmed_frames() -> None:
     task = task_of(ds.Dataset.range(10).batch(4), lambda: ends.append("drained"))
     task.start()
     task.begin_stream()
+    task.end_stream((), came_to_end=False)
+    assert ends == [], "elements are left"
+    task.begin_stream()
     task.begin_stream()
     first, second = task.frames.get(TIMEOUT_S), task.frames.get(TIMEOUT_S)
     assert first is not None
@@ -322,8 +325,17 @@ def test_task_is_drained_once_no_stream_holds_unconfirmed_frames() -> None:
     assert ends == [], "they wait for the next stream"
     task.begin_stream()
     assert [task.frames.get(TIMEOUT_S), task.frames.get(TIMEOUT_S)] == [first, second]
+    task.end_stream((), came_to_end=False)
+    assert ends == ["drained"], "the first stream has told that there is no more"
+
+
+def test_closed_task_is_not_drained() -> None:
+    ends: list[str] = []
+    task = task_of(ds.Dataset.range(4), lambda: ends.append("drained"))
+    task.begin_stream()
+    task.close()
     task.end_stream((), came_to_end=True)
-    assert ends == ["drained"]
+    assert ends == []
 
 
 def test_frames_taken_by_departed_reader_are_not_sent_again() -> None:
@@ -368,6 +380,18 @@ def test_task_closed_while_frames_are_put_back_keeps_none() -> None:
     closing.join(TIMEOUT_S)
     assert task.is_closed()
     assert not task.frames.has_returned()
+
+
+def test_share_runs_the_same_plan_again_so_that_its_cache_is_hit(tmp_path: pathlib.Path) -> None:
+    note = tmp_path / "rows"
+    rows = ds.Dataset.range(8).shard(ds.SHARD_HINT, 0)
+    pipeline = pipeline_of(rows.map(noting(note)).cache().batch(2))
+    note.write_text("")
+    for epoch in range(2):
+        share = Share(ds.ShardingPolicy.HINT, 1, 2)
+        batches = pipeline.run_whole(epoch, lambda: False, share)
+        assert [batch.column("id").to_pylist() for batch in batches] == [[1, 3], [5, 7]]
+    assert note.read_text().split() == ["1", "3", "5", "7"]
 
 
 def test_shares_of_files_read_by_several_branches_cover_all_rows(tmp_path: pathlib.Path) -> None:
