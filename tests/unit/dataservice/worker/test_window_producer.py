@@ -168,6 +168,26 @@ def test_partial_batch_is_sent_while_no_window_is_available() -> None:
     assert got == list(range(10))
 
 
+def test_partial_batch_waits_while_more_windows_are_asked_for() -> None:
+    dataset = ds.Dataset.range(10).batch(4)
+    asked_again, may_answer = threading.Event(), threading.Event()
+
+    class SlowDispatcher(Dispatcher):
+        def ask(self, count: int, wait_s: float) -> Grant:
+            if len(self.leases) < 10:
+                asked_again.set()
+                assert may_answer.wait(TIMEOUT_S)
+            return super().ask(count, wait_s)
+
+    producer = producer_of(pipeline_of(dataset), SlowDispatcher(leases_of(dataset)))
+    producer.start()
+    assert asked_again.wait(TIMEOUT_S)
+    assert producer.frames.get(0.1) is None
+    may_answer.set()
+    assert [len(ids) for ids, _ in frames_of(producer.frames) if ids] == [4, 4, 2]
+    producer.close()
+
+
 @pytest.mark.parametrize(
     ("build", "sizes"),
     [
@@ -288,10 +308,17 @@ def test_unused_leases_are_given_back_when_stream_ends() -> None:
 
 def test_closed_producer_reports_unavailable_and_gives_leases_back() -> None:
     dataset = ds.Dataset.range(100_000).batch(10)
-    dispatcher = Dispatcher(leases_of(dataset))
+    leases = leases_of(dataset)
+    dispatcher = Dispatcher(leases)
     producer = producer_of(pipeline_of(dataset), dispatcher, buffer_bytes=1)
     producer.start()
     assert producer.frames.get(TIMEOUT_S) is not None
+    with producer._feed.lock:
+        # Two windows may be open, so that the third lease waits.
+        granted = producer._feed.changed.wait_for(
+            lambda: len(dispatcher.leases) < len(leases) - 2, TIMEOUT_S
+        )
+    assert granted
     producer.close()
     with pytest.raises(UnavailableError):
         producer.frames.get(TIMEOUT_S)
