@@ -68,9 +68,6 @@ def limited(splits: Iterable[Split], skip: int, take: int | None) -> Iterator[Sp
 
     Raises UnsplittableError if the rows of a split are not known without reading.
     """
-    if not skip and take is None:
-        yield from splits
-        return
     first = 0
     end = None if take is None else skip + take
     for split in splits:
