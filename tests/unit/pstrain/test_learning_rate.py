@@ -34,6 +34,9 @@ def test_with_learning_rate_keeps_rule_and_counter() -> None:
     assert (optimizer.learning_rate, changed.learning_rate) == (0.5, 0.25)
     assert changed.iterations is optimizer.iterations
     assert changed.spec.slots == (0.01,)
+    optimizer.learning_rate = 0.1
+    changed = optimizer.with_learning_rate(0.25)
+    assert changed.saved_rate() == {"rate": None}, "a checkpoint saves what a program has set"
     with pytest.raises(InvalidArgumentError, match="learning_rate"):
         optimizer.with_learning_rate(-1.0)
 

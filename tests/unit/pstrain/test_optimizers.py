@@ -303,6 +303,7 @@ def test_assigned_learning_rate_is_saved_and_restored(tmp_path: Path) -> None:
     assert optimizer.learning_rate == 0.2
     checkpoint.restore(made)
     assert isinstance(optimizer.learning_rate, schedules.PiecewiseConstantDecay)
+    assert optimizer.saved_rate() == {"rate": None}, "the program has set none"
 
 
 def test_assigned_schedule_is_saved_and_restored(tmp_path: Path) -> None:
@@ -363,6 +364,15 @@ def test_global_clipnorm_bounds_norm_over_all_variables() -> None:
     np.testing.assert_allclose(variables[0].numpy(), [-0.6, 0.0], rtol=1e-6)
     np.testing.assert_allclose(variables[1].numpy(), [0.0, -0.8], rtol=1e-6)
     assert gradients[0][0] == 3.0, "the caller's gradient is not changed"
+
+
+@pytest.mark.parametrize("bound", ["norm", "global_norm"])
+def test_gradients_within_their_bound_stay_as_they_are(bound: str) -> None:
+    update = Update(Variable(np.zeros(2, np.float32)).spec, np.array([3.0, 4.0], np.float32))
+    for most in (5.0, 50.0):
+        assert Clipping(**{bound: most}).clip((update,))[0] is update
+    (clipped,) = Clipping(**{bound: 4.0}).clip((update,))
+    np.testing.assert_allclose(clipped.gradient, [2.4, 3.2], rtol=1e-6)
 
 
 @pytest.mark.parametrize("bound", ["norm", "global_norm"])
