@@ -79,6 +79,14 @@ def test_prepared_or_decoded_plan_does_no_long_work_again() -> None:
     assert not compressed.called
 
 
+@pytest.mark.parametrize(("reshuffles", "epoch"), [(True, 11), (False, 0)])
+def test_windows_are_cut_by_all_sizes_of_plan_and_by_epoch(reshuffles: bool, epoch: int) -> None:
+    ranges = (Split(start=10 * i, stop=10 * i + 10, rows=10) for i in range(20))
+    sizes = {"shuffle_seed": 3, "target_rows": 5, "tail_rows": 2, "target_bytes": 400_000}
+    made = plan(splits=(*SPLITS, *ranges), rounds=2, repetition=5, reshuffles=reshuffles, **sizes)
+    assert made.windows_of(1) == make_windows(made.splits, epoch=epoch, **sizes)
+
+
 def test_unshuffled_rounds_share_their_windows() -> None:
     still = plan(rounds=3)
     assert still.windows_of(0) is still.windows_of(2)
