@@ -133,8 +133,6 @@ def _unpack(encoded: bytes) -> tuple[Any, list[bytes]]:
         )
     tree_bytes, blob_count = _LENGTHS.unpack_from(encoded, len(_MAGIC))
     position = len(_MAGIC) + _LENGTHS.size
-    if blob_count * _BLOB_LENGTH.size > len(encoded):
-        raise ValueError(f"{blob_count} blobs do not fit")
     lengths = [
         _BLOB_LENGTH.unpack_from(encoded, position + index * _BLOB_LENGTH.size)[0]
         for index in range(blob_count)

@@ -238,13 +238,13 @@ class BookmarkMaker:
         now_s = time.monotonic()
         if now_s < self._due_s or self._plan is None:
             return b""
-        self._due_s = now_s + self._every_s
         position = json.dumps(stream.state())
-        if len(position) <= MAX_POSITION_CHARS:
-            return encode_bookmark(self._task, Bookmark(row, self._plan, position))
-        self._every_s *= 2
-        logger.info(
-            "sending no position of task %d for %g s, because it takes %d bytes",
-            *(self._task, self._every_s, len(position)),
-        )
-        return b""
+        is_small = len(position) <= MAX_POSITION_CHARS
+        if not is_small:
+            self._every_s *= 2
+            logger.info(
+                "sending no position of task %d for %g s, because it takes %d bytes",
+                *(self._task, self._every_s, len(position)),
+            )
+        self._due_s = now_s + self._every_s
+        return encode_bookmark(self._task, Bookmark(row, self._plan, position)) if is_small else b""

@@ -159,7 +159,6 @@ class CheckpointManager:
         """If the last save has failed, counts the interval from the save before it."""
         if self._saved is not None and self._saved[0].has_failed:
             _, self._saved_at = self._saved
-            self._saved = None
 
     def _own(self) -> list[str]:
         found = checkpoints(self.directory)

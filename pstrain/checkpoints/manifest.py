@@ -49,12 +49,9 @@ def checkpoints(directory: Path) -> list[str]:
     return [path for path in paths if os.path.exists(os.path.join(path, _FILE))]
 
 
-def number_of(path: Path) -> int:
+def number_of(path: str) -> int:
     """Returns the number at the end of a checkpoint's name."""
-    match = _NAME.fullmatch(os.path.basename(os.fspath(path)))
-    if match is None:
-        raise InvalidArgumentError(f"a checkpoint is named <name>-<number>, got {path!r}")
-    return int(match[1])
+    return int(os.path.basename(path).rpartition("-")[2])
 
 
 def name_of(path: Path) -> str:

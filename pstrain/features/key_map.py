@@ -125,10 +125,6 @@ class WaitingKeys:
             kernels.count_occurrences(self._counts, keys, salts, times, min_counts, is_met)
         return is_met
 
-    @property
-    def size_bytes(self) -> int:
-        return 0 if self._counts is None else self._counts.nbytes
-
 
 class KeyMap:
     """The known rows of the keys of one variable. Thread-safe; lookups take no lock.
@@ -214,14 +210,6 @@ class KeyMap:
         added = kernels.add_known(self._known, keys[selected], rows[selected], firsts[selected])
         self._entries += added
         return added
-
-    def __len__(self) -> int:
-        return self._entries - self._refused
-
-    @property
-    def size_bytes(self) -> int:
-        """The memory of known keys and of counts."""
-        return self._known.nbytes + self._waiting.size_bytes
 
     def _rebuild(self, entries: int, *, is_whole: bool = True) -> None:
         """Makes a new table with room for so many entries.

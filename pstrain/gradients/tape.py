@@ -24,8 +24,8 @@ from pstrain.gradients.variable_gradient import VariableGradient
 from pstrain.kernels.embedding import scatter_fields
 from pstrain.variables.indexed_slices import IndexedSlices
 from pstrain.variables.joined import JoinedParameters
-from pstrain.variables.rows import row_bounds
-from pstrain.vocabulary import Lookup, Update, VariableSpec
+from pstrain.variables.rows import look_up
+from pstrain.vocabulary import Update, VariableSpec
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -222,25 +222,10 @@ def _whole_sum(spec: VariableSpec, uses: list[tuple[Leaf, NDArray[Any]]]) -> NDA
 
 
 def _merge_lookups(spec: VariableSpec, uses: list[tuple[Leaf, NDArray[Any]]]) -> Update:
-    """Merges several lookups of one variable into one update.
-
-    Shards hold consecutive rows, so ids in ascending order are grouped by shard.
-    """
-    lookups = [entry.lookup for entry, _ in uses if entry.lookup is not None]
-    unique, places = np.unique(
-        np.concatenate([lookup.unique for lookup in lookups]), return_inverse=True
-    )
-    total = buffers.zeros((len(unique), spec.width))
+    """Merges several lookups of one variable into one update."""
+    ids = np.concatenate([entry.lookup.unique for entry, _ in uses if entry.lookup is not None])
     gradients = np.concatenate([gradient for _, gradient in uses], dtype=np.float32)
-    scatter_fields(gradients, places.astype(np.int32), 1, total)
-    rows = np.empty_like(total)
-    rows[places] = np.concatenate([lookup.rows for lookup in lookups])
-    offsets = np.searchsorted(unique, row_bounds(spec)).astype(np.int64)
-    starts = np.cumsum([0, *(len(lookup.unique) for lookup in lookups)])
-    inverse = np.concatenate(
-        [
-            places[start : start + len(lookup.unique)][lookup.inverse]
-            for start, lookup in zip(starts, lookups, strict=False)
-        ]
-    ).astype(np.int32)
-    return Update(spec, total, Lookup(unique, offsets, inverse, rows))
+    lookup = look_up(spec, ids)
+    total = buffers.zeros((len(lookup.unique), spec.width))
+    scatter_fields(gradients, lookup.inverse, 1, total)
+    return Update(spec, total, lookup)

@@ -127,11 +127,11 @@ def keep_every_nth(root: Node, index: int, count: int) -> Node:
 
 
 def deal_files(root: Node, listing: Listing, index: int, count: int) -> Node:
-    """Returns the plan with files index, index + count, ... of each file source."""
+    """Returns the plan with files index, index + count, ... of each source; all have files."""
     dealt = iter(listing)
 
     def deal(node: Node) -> Node:
-        if not (isinstance(node, Source) and _has_files(node)):
+        if not isinstance(node, Source):
             return _with_own_cache(node, index, count)
         mine = next(dealt)[index::count]
         return _with_paths(node, mine)
@@ -163,7 +163,8 @@ def _with_paths(source: Source, paths: Sequence[str]) -> Node:
 
 
 def _list_files(root: Node) -> Listing:
-    return tuple(tuple(file.path for file in source.files()) for source in _file_sources(root))
+    sources = (node for node in walk(root) if isinstance(node, Source))
+    return tuple(tuple(file.path for file in source.files()) for source in sources)
 
 
 def _checked_digest(listing: Listing, count: int) -> str:
@@ -179,10 +180,6 @@ def _checked_digest(listing: Listing, count: int) -> str:
 
 def _has_files(node: Node) -> bool:
     return isinstance(node, FileListSource) or (isinstance(node, Source) and node.reads_files)
-
-
-def _file_sources(root: Node) -> list[Source]:
-    return [node for node in walk(root) if isinstance(node, Source) and _has_files(node)]
 
 
 def _sources_without_files(root: Node) -> list[Node]:

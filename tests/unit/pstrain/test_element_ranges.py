@@ -261,6 +261,14 @@ def test_no_bookmark_is_made_of_large_positions_or_cached_data() -> None:
     assert cached.bookmark is None
 
 
+def test_next_bookmark_is_made_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(element_ranges, "_BOOKMARK_EVERY_S", 3600.0)
+    reader = RangeReader(DatasetWithPositions())
+    for start in (0, 2, 4):
+        reader.read(start, 2)
+    assert reader.bookmark == Bookmark(2, '{"next": 2, "padding": ""}')
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_ranges_hold_same_elements_from_any_bookmark(
     seed: int, monkeypatch: pytest.MonkeyPatch

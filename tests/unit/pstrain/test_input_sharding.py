@@ -133,17 +133,32 @@ def test_unseeded_dataset_made_by_each_worker_is_divided_without_overlap() -> No
     assert (len(first), first | second) == (20, set(range(40)))
 
 
+def remote(job_name: str | None = None) -> Dataset:
+    schema = pa.schema([("id", pa.int64())])
+    policy = ShardingPolicy.DYNAMIC
+    source = ServiceSource(
+        target="a:1", dataset_id="d", policy=policy, schema=schema, job_name=job_name
+    )
+    return Dataset(source)
+
+
+@pytest.mark.parametrize(("policy", "jobs"), [(AUTO, 1), (DATA, 1), (OFF, 0)])
+def test_service_dataset_is_one_job_of_all_trainers_unless_each_reads_everything(
+    policy: ps.AutoShardPolicy, jobs: int
+) -> None:
+    there = cloudpickle.loads(cloudpickle.dumps(DistributedDataset(remote(), policy, 2)))
+    shares = [there(ps.InputContext(2, index)) for index in (0, 1)]
+    assert [share.has_private_job for share in shares] == [jobs == 0] * 2
+    assert len({share.node.job_name for share in shares} - {None}) == jobs
+    others = DistributedDataset(remote(), policy, 2)(ps.InputContext(2, 0))
+    assert jobs == 0 or others.node.job_name != shares[0].node.job_name
+    with pytest.raises(InvalidArgumentError, match="the data service reads this dataset"):
+        DistributedDataset(remote(), FILE)
+
+
 def test_service_dataset_shared_by_workers_needs_job_name() -> None:
     def read(workers: int, options: Any = None, name: str | None = None) -> Dataset:
-        schema = pa.schema([("id", pa.int64())])
-        remote = ServiceSource(
-            target="a:1",
-            dataset_id="d",
-            policy=ShardingPolicy.DYNAMIC,
-            schema=schema,
-            job_name=name,
-        )
-        return own_share(Dataset(remote), options, ps.InputContext(workers, 0))
+        return own_share(remote(name), options, ps.InputContext(workers, 0))
 
     with pytest.raises(InvalidArgumentError, match=r"give distribute\(\) a job_name"):
         read(2)

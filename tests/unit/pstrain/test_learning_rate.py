@@ -7,7 +7,11 @@ import pytest
 
 import pstrain as ps
 from pstrain.callbacks import LearningRateSchedule
-from pstrain.errors import InvalidArgumentError
+from pstrain.errors import FailedPreconditionError, InvalidArgumentError
+from pstrain.pickling import capture_generation
+from pstrain.trainer.rounds import RoundCommitter
+from pstrain.variables.parameters import step_scope
+from pstrain.vocabulary import StepToken
 
 
 def data() -> dict[str, np.ndarray]:
@@ -30,6 +34,9 @@ def test_with_learning_rate_keeps_rule_and_counter() -> None:
     assert (optimizer.learning_rate, changed.learning_rate) == (0.5, 0.25)
     assert changed.iterations is optimizer.iterations
     assert changed.spec.slots == (0.01,)
+    optimizer.learning_rate = 0.1
+    changed = optimizer.with_learning_rate(0.25)
+    assert changed.saved_rate() == {"rate": None}, "a checkpoint saves what a program has set"
     with pytest.raises(InvalidArgumentError, match="learning_rate"):
         optimizer.with_learning_rate(-1.0)
 
@@ -45,3 +52,28 @@ def test_learning_rate_of_zero_in_second_epoch_changes_nothing() -> None:
     for before, variable in zip(after_one, trained.variables, strict=True):
         np.testing.assert_array_equal(before, variable.numpy())
     assert any(np.abs(value).max() > 0.01 for value in after_one)
+
+
+def test_steps_of_other_trainers_are_counted_from_time_to_time() -> None:
+    optimizer = ps.optimizers.SGD(0.1)
+    servers = optimizer.iterations.parameters
+    assert optimizer._counter.next_step(optimizer.iterations) == 0
+    servers.assign(optimizer.iterations.spec, "add", 100)
+    steps = [optimizer._counter.next_step(optimizer.iterations) for _ in range(32)]
+    assert steps == [*range(1, 16), *range(100, 116), 100]
+
+
+def test_learning_rate_is_set_in_the_program_only_and_reaches_the_trainers() -> None:
+    optimizer = ps.optimizers.SGD(0.1)
+    servers = optimizer.iterations.parameters
+    committer = RoundCommitter(servers, "t", list, list, lambda result, _: result, False)
+    token = StepToken("s", 0, 1)
+    with (
+        step_scope(token, committer.new_run(token, 0)),
+        pytest.raises(FailedPreconditionError, match="set it in the program"),
+    ):
+        optimizer.learning_rate = 0.2
+    assert optimizer.learning_rate == 0.1
+    sent = capture_generation()
+    optimizer.learning_rate = 0.2
+    assert capture_generation() != sent, "trainers would go on with the old rate"

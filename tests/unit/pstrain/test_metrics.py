@@ -107,6 +107,11 @@ def test_invalid_sample_weights_are_refused(kind: type) -> None:
             kind().update_state([0, 1], [0.5, 0.5], [1, -1e7])
 
 
+def test_first_number_that_is_no_probability_is_named() -> None:
+    with pytest.raises(InvalidArgumentError, match=r"in \[0, 1\], got nan"):
+        LogLoss().update_state([0, 1, 1], [0.0, 1.0, math.nan])
+
+
 def test_weights_are_refused_by_metric_without_weight_support() -> None:
     class Count(Metric):
         def update(self, state: Any, labels: Any, probabilities: Any) -> Any:  # noqa: ARG002
@@ -160,6 +165,7 @@ def test_merging_states_in_any_grouping_gives_identical_value(kind: type) -> Non
             other = metric.update(metric.initial_state(), *examples)
             state = metric.merge(state, other)
         assert metric.compute(state) == whole
+    np.testing.assert_array_equal(metric.merge(state, state), 2 * state)
 
 
 @given(st.lists(st.floats(-1e300, 1e300), min_size=1, max_size=30), st.randoms())

@@ -369,3 +369,19 @@ def test_report_of_a_call_is_kept_by_servers_if_its_trainer_is_lost() -> None:
 def test_base_of_metrics_by_group_is_no_metric_of_its_own() -> None:
     with pytest.raises(TypeError, match="abstract"):
         GroupMetric("g", "user")  # type: ignore[abstract]
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [(NDCG, "ndcg_at_3"), (HitRate, "hit_rate_at_3"), (RecallAtK, "recall_at_3")]
+)
+def test_ranking_metrics_are_named_after_k_unless_given_a_name(kind: Any, name: str) -> None:
+    assert kind(3, group="user").name == name
+    assert kind(3, group="user", name="mine").name == "mine"
+
+
+def test_largest_grade_is_accepted() -> None:
+    metric = NDCG(1, group="user")
+    metric.update_state([31, 0], [0.2, 0.1], groups=[1, 1])
+    assert metric.result() == 1.0
+    with pytest.raises(InvalidArgumentError, match="labels from 0 to 31, got 32"):
+        metric.update_state([32, 0], [0.2, 0.1], groups=[1, 1])

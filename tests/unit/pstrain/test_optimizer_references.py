@@ -128,6 +128,10 @@ def test_l2_equals_torch_weight_decay(
             [0.1, 0.08695652, 0.08, 0.07407407, 0.06666667, 0.0625, 0.04444445],
         ),
         (
+            schedules.InverseTimeDecay(0.1, 10, 0.5, staircase=True),
+            [0.1, 0.1, 0.1, 0.1, 0.06666667, 0.06666667, 0.05],
+        ),
+        (
             schedules.PolynomialDecay(0.1, 10, 0.01, power=2.0),
             [0.1, 0.0541, 0.0325, 0.0181, 0.01, 0.01, 0.01],
         ),

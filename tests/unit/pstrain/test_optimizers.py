@@ -303,6 +303,7 @@ def test_assigned_learning_rate_is_saved_and_restored(tmp_path: Path) -> None:
     assert optimizer.learning_rate == 0.2
     checkpoint.restore(made)
     assert isinstance(optimizer.learning_rate, schedules.PiecewiseConstantDecay)
+    assert optimizer.saved_rate() == {"rate": None}, "the program has set none"
 
 
 def test_assigned_schedule_is_saved_and_restored(tmp_path: Path) -> None:
@@ -366,6 +367,15 @@ def test_global_clipnorm_bounds_norm_over_all_variables() -> None:
 
 
 @pytest.mark.parametrize("bound", ["norm", "global_norm"])
+def test_gradients_within_their_bound_stay_as_they_are(bound: str) -> None:
+    update = Update(Variable(np.zeros(2, np.float32)).spec, np.array([3.0, 4.0], np.float32))
+    for most in (5.0, 50.0):
+        assert Clipping(**{bound: most}).clip((update,))[0] is update
+    (clipped,) = Clipping(**{bound: 4.0}).clip((update,))
+    np.testing.assert_allclose(clipped.gradient, [2.4, 3.2], rtol=1e-6)
+
+
+@pytest.mark.parametrize("bound", ["norm", "global_norm"])
 def test_clipped_row_gradients_do_not_depend_on_row_order(bound: str) -> None:
     rng = np.random.default_rng(0)
     table, rows = Variable(np.zeros((500, 3), np.float32)), rng.normal(size=(500, 3))
@@ -389,6 +399,9 @@ def test_clipped_row_gradients_do_not_depend_on_row_order(bound: str) -> None:
         (lambda: schedules.ExponentialDecay(0.1, 0, 0.5), "decay_steps must be positive"),
         (lambda: schedules.PiecewiseConstantDecay([1], [0.1]), "one value more"),
         (lambda: schedules.PiecewiseConstantDecay([2, 1], [1, 2, 3]), "boundaries must rise"),
+        (lambda: schedules.PiecewiseConstantDecay([2, 2], [1, 2, 3]), "boundaries must rise"),
+        (lambda: schedules.CosineDecayRestarts(0.1, 7, t_mul=0.9), "t_mul must be at least 1"),
+        (lambda: schedules.CosineDecayRestarts(0.1, 0), "first_decay_steps must be positive"),
         (lambda: schedules.from_config({"kind": "Sawtooth"}), "unknown schedule 'Sawtooth'"),
     ],
 )

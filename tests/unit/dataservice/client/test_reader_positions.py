@@ -12,7 +12,12 @@ import dataservice as ds
 from dataservice.client.positions import ReaderPosition, position_message, rewind
 from dataservice.client.source import ServiceSource
 from dataservice.client.tasks import TaskMark
-from dataservice.dataset.positions import LivePosition, check_saveable, without_live_positions
+from dataservice.dataset.positions import (
+    LivePosition,
+    check_saveable,
+    goes_on_after_interrupt,
+    without_live_positions,
+)
 from dataservice.dataset.stream import BatchStream, RunContext, State
 from dataservice.errors import FailedPreconditionError, InvalidArgumentError, UnimplementedError
 from dataservice.ranges import Consumed, Ranges
@@ -273,3 +278,29 @@ def test_row_operators_after_distribute_keep_position_saveable(build: Any) -> No
 def test_position_inside_unknown_operator_state_is_refused() -> None:
     with pytest.raises(FailedPreconditionError, match="another cut or order"):
         without_live_positions({"input": {"input": RowCountPosition(3), "left": 2}, "row": 1})
+
+
+def test_position_in_unknown_operator_state_is_saved_if_rows_are_repeated() -> None:
+    class Repeatable(RowCountPosition):
+        is_repeatable = True
+
+    state = {"inputs": [Repeatable(3), None], "input": {"input": Repeatable(4)}, "row": 1}
+    saved = {"inputs": [{"rows": 3}, None], "input": {"input": {"rows": 4}}, "row": 1}
+    assert without_live_positions(state) == saved
+
+
+@pytest.mark.parametrize(
+    ("build", "goes_on"),
+    [
+        (lambda d: d, True),
+        (lambda d: d.map(lambda c: c).batch(3).unbatch().prefetch(2), True),
+        (lambda d: d.repeat(2).skip(1).take(9).enumerate(), True),
+        (lambda d: d.shuffle(4).batch(3), False),
+        (lambda d: d.concatenate(remote()), False),
+        (lambda _: ds.Dataset.range(9).batch(3), False),
+    ],
+)
+def test_only_service_read_without_holding_rows_goes_on_after_interrupt(
+    build: Any, goes_on: bool
+) -> None:
+    assert goes_on_after_interrupt(build(remote()).node) is goes_on

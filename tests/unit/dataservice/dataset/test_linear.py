@@ -1,4 +1,4 @@
-"""Linearised plans: their source, operators and tail, and why other plans cannot be divided."""
+"""Linearised plans: their source, operators and batch, and why other plans cannot be divided."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def kinds(operators: tuple[Node, ...]) -> list[str]:
     return [operator.kind for operator in operators]
 
 
-def test_linearise_splits_plan_into_source_operators_and_tail() -> None:
+def test_linearise_splits_plan_into_source_operators_and_batch() -> None:
     dataset = (
         BASE.map(same)
         .filter(col("id") > 3)
@@ -65,6 +65,7 @@ def test_nested_repeats_multiply() -> None:
     assert linearise(BASE.repeat(2).repeat(3).node).repeat == 6
     assert linearise(BASE.repeat().repeat(3).node).repeat is None
     assert linearise(BASE.repeat(0).repeat().node).repeat == 0
+    assert linearise(BASE.repeat().repeat(0).node).repeat == 0
 
 
 def test_repeated_batches_end_with_each_pass() -> None:
@@ -87,6 +88,30 @@ def test_concatenated_sources_become_segments() -> None:
     three = linearise(BASE.concatenate(BASE).concatenate(BASE.shuffle(2, 5)).node)
     assert len(three.segments) == 3
     assert three.shuffle_seed == 5
+
+
+def test_concatenated_inputs_are_cut_for_the_larger_needs_of_both() -> None:
+    plain = BASE.shuffle(5, seed=1, reshuffle_each_iteration=False)
+    joined = linearise(plain.concatenate(BASE.shuffle(50, seed=2)).node)
+    assert (joined.shuffle_seed, joined.reshuffles, joined.buffer_size) == (1, False, 50)
+    inputs = [BASE.interleave(same, cycle_length=length) for length in (3, 5)]
+    assert linearise(inputs[0].concatenate(inputs[1]).node).cycle == 5
+    groups = [BASE.group_by_window("id", window_size=size) for size in (2, 9)]
+    joined = linearise(groups[0].concatenate(groups[1]).node)
+    assert joined.forms_elements
+    assert joined.group_rows == linearise(groups[1].node).group_rows
+
+
+def test_windows_are_to_have_rows_for_several_groups() -> None:
+    def rows(dataset: Dataset) -> int:
+        return linearise(dataset.node).group_rows
+
+    assert rows(BASE) == 0
+    assert rows(BASE.batch(8).shuffle(3)) == 2 * rows(BASE.batch(4).shuffle(3)) > 16
+    groups = [BASE.group_by_window("id", window_size=size) for size in (1, 10)]
+    assert rows(groups[1]) == 10 * rows(groups[0]) > 20
+    of_batches = BASE.batch(4).group_by_window(same, window_size=10)
+    assert rows(of_batches) == 10 * rows(BASE.batch(4).shuffle(3))
 
 
 def test_take_and_skip_become_ranges() -> None:
@@ -134,6 +159,9 @@ def test_first_of_two_shuffles_orders_the_splits() -> None:
         (BASE.group_by_window("id", window_size=2).take(3), "take"),
         (BASE.group_by_window("id", window_size=2).batch(3), "batch"),
         (BASE.group_by_window("id", window_size=2).zip(BASE.batch(2)), "zip"),
+        (BASE.batch(2).zip(BASE.batch(2)), "zip"),
+        (BASE.batch(2, drop_remainder=True).unbatch(), "unbatch"),
+        (BASE.batch(2).map(same).unbatch(), "unbatch"),
         (BASE.batch(2).enumerate().map(same), "enumerate"),
         (Dataset.from_parquet("p", filter=col("x") > 1).take(3), "take"),
     ],
@@ -149,6 +177,8 @@ def test_indivisible_plan_is_refused_naming_operator(dataset: Dataset, operator:
     ("dataset", "remedy"),
     [
         (BASE.enumerate(), r"zip\(data, Dataset.range\(n\)\)"),
+        (BASE.map(same, on_error="skip").take(3), "elements that map with on_error='skip' yields"),
+        (BASE.filter(col("id") > 1).take(3), "elements that filter yields"),
         (BASE.cache(), r"dataservice.save\(\)"),
         (BASE.shard(2, 0), r"one job_name divide the rows.* after distribute\(.*ordered=True\)"),
         (Dataset.sample_from_datasets([BASE, BASE]), "distribute each of the datasets"),
@@ -166,6 +196,8 @@ def test_shuffled_batches_are_formed_within_windows() -> None:
     assert [op.batched for op in linear.segments[0].operators] == [True] * 4
     assert (linear.batch, linear.batch_operators) == (None, ())
     assert (linear.forms_elements, linear.ends_passes) == (True, False)
+    assert not linearise(BASE.batch(2).repeat(2).shuffle(3, seed=1).node).ends_passes
+    assert linearise(BASE.batch(2).unbatch().node).batch is None
     again = linearise(BASE.batch(2).shuffle(3, seed=1).unbatch().batch(5).node)
     assert (again.forms_elements, again.batch_size) == (False, 5)
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from dataservice.dataset import function as function_module
 from dataservice.dataset.dataset import Dataset
 from dataservice.dataset.expressions import col
-from dataservice.dataset.node import Node, freeze_schemas, register_node, walk
+from dataservice.dataset.node import Node, freeze_schemas, parameters, register_node, walk
 from dataservice.dataset.operators import Map
 from dataservice.dataset.optimise import optimise
 from dataservice.dataset.plan import decode_plan, encode_plan, fingerprint
@@ -73,6 +73,7 @@ def test_file_sources_survive_plan_encoding() -> None:
         again = decode_plan(encode_plan(node))
         assert encode_plan(again) == encode_plan(node)
         assert again.kind == node.kind
+        assert repr(list(parameters(again))) == repr(list(parameters(node)))
 
 
 def test_shared_input_is_encoded_once() -> None:
@@ -144,6 +145,8 @@ RANGE = {"kind": "range", "inputs": [], "with": {"start": 0, "stop": 3, "step": 
         [{**RANGE, "with": {"start": 0, "stop": 3, "step": 1, "more": 1}}],
         [{**RANGE, "with": []}],
         [RANGE, {"kind": "batch", "inputs": [0], "with": {"rows": -1, "drop_remainder": False}}],
+        [RANGE, {"kind": "batch", "inputs": [-1], "with": {"rows": 1}}],
+        [RANGE, {"kind": "batch", "inputs": [0], "with": {"input": None, "rows": 1}}],
         [RANGE, {"kind": "batch", "inputs": [], "with": {"input": 3, "rows": 1}}],
         [RANGE, {"kind": "filter", "inputs": [0], "with": {"function": {"blob": 0}}}],
         [
@@ -157,6 +160,14 @@ RANGE = {"kind": "range", "inputs": [], "with": {"start": 0, "stop": 3, "step": 
         [{"kind": "table", "inputs": [], "with": {"table": {"table": 0}}}],
         [{"kind": "table", "inputs": [], "with": {"table": 5}}],
         [RANGE, {"kind": "select", "inputs": [0], "with": {"columns": {"list": ["id"]}}}],
+        [
+            RANGE,
+            {
+                "kind": "shuffle",
+                "inputs": [0],
+                "with": {"buffer_size": 2, "drawn_seed": 1, "seed": {"number": 3}},
+            },
+        ],
     ],
 )
 def test_malformed_plan_tree_is_refused(tree: Any) -> None:
@@ -173,10 +184,20 @@ def test_plan_of_other_version_is_refused() -> None:
         decode_plan(packed([RANGE], magic=b"DSPLAN99"))
 
 
-def test_table_too_large_to_send_is_refused() -> None:
-    table = pa.table({"x": pa.nulls(9_000_000, pa.int64())})
-    with pytest.raises(InvalidArgumentError, match="from_parquet"):
-        encode_plan(Dataset.from_table(table).node)
+def test_plan_too_large_to_send_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dataservice.dataset.plan._MAX_PLAN_BYTES", 2_000)
+    with pytest.raises(InvalidArgumentError, match=r"a table of 2,400 bytes.*from_parquet"):
+        encode_plan(Dataset.from_table(pa.table({"x": range(300)})).node)
+    small = Dataset.from_table(pa.table({"x": range(100)}))
+    assert encode_plan(small.node)
+    with pytest.raises(InvalidArgumentError, match=r"the plan takes \d,\d+ bytes.*from_parquet"):
+        encode_plan(small.concatenate(small.filter(col("x") > 1)).concatenate(numbers(100)).node)
+    with pytest.raises(InvalidArgumentError, match=r"1,051,576 bytes are too many"):
+        decode_plan(bytes(1_051_576))
+    monkeypatch.setattr("dataservice.dataset.plan._MAX_NODES", 2)
+    assert decode_plan(packed([RANGE] * 2))
+    with pytest.raises(InvalidArgumentError, match="between 1 and 2 nodes"):
+        decode_plan(packed([RANGE] * 3))
 
 
 def test_fingerprint_depends_on_plan_but_not_on_drawn_seeds() -> None:
@@ -186,6 +207,32 @@ def test_fingerprint_depends_on_plan_but_not_on_drawn_seeds() -> None:
     assert plan(2, None) == plan(2, None)
     assert plan(2, 1) == plan(2, 1)
     assert len({plan(2, 1), plan(3, 1), plan(2, 2), plan(2, None)}) == 4
+
+
+def test_fingerprint_depends_on_every_parameter_but_not_on_values_of_tables_and_functions() -> None:
+    def plans(value: int) -> list[Dataset]:
+        def double(columns: dict[str, Any]) -> dict[str, Any]:
+            return {"id": columns["id"] * value}
+
+        def triple(columns: dict[str, Any]) -> dict[str, Any]:
+            return {"id": columns["id"] * value}
+
+        ids, table = Dataset.range(10), pa.table({"x": [value, 2, 3]})
+        return [
+            *(ids.map(double), ids.map(triple)),
+            *(ids.select(["id"]), ids.rename({"id": "a"}), ids.rename({"id": "b"})),
+            *(ids.filter(col("id") > 1), ids.filter(col("id") > 2)),
+            *(Dataset.from_parquet(each) for each in (["a"], ["b"], ["a", "b"])),
+            *(Dataset.from_parquet("a", filter=col("x") > each) for each in (1, 2)),
+            *(Dataset.from_csv("c", SCHEMA), Dataset.from_csv("c", pa.schema([SCHEMA[0]]))),
+            *(Dataset.from_table(table), Dataset.from_table(table.slice(1))),
+            Dataset.from_table(table.rename_columns(["y"])),
+            *(ids.concatenate(ids.take(2)), ids.take(2).concatenate(ids)),
+        ]
+
+    found = [fingerprint(each.node) for each in plans(1)]
+    assert len(set(found)) == len(found)
+    assert [fingerprint(each.node) for each in plans(7)] == found
 
 
 def test_node_kind_registered_twice_is_refused() -> None:
@@ -209,6 +256,15 @@ def test_selects_and_filters_are_pushed_into_files() -> None:
     assert isinstance(source, ParquetSource)
     assert source.columns == ("a", "b")
     assert repr(source.filter) == "((col('a') > lit(1)) & (col('b') < lit(2)))"
+
+
+def test_selects_and_filters_of_columns_read_are_pushed_down() -> None:
+    plan = Dataset.from_parquet("p", columns=["a", "b"])
+    source = optimise(plan.select(["b", "a"]).filter(col("b") < col("a")).node)
+    assert isinstance(source, ParquetSource)
+    assert source.columns == ("b", "a")
+    assert repr(source.filter) == "(col('b') < col('a'))"
+    assert optimise(Dataset.from_ipc("p").select("a").node).kind == "ipc"
 
 
 def test_operators_on_unread_columns_and_function_filters_are_not_pushed_down() -> None:

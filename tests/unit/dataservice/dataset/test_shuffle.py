@@ -70,6 +70,17 @@ def test_shuffle_over_batches_keeps_batches_whole() -> None:
     check_positions(dataset)
 
 
+@pytest.mark.parametrize("is_batched", [False, True])
+def test_each_buffer_has_its_own_order_which_never_changes(is_batched: bool) -> None:
+    rows = numbers(40)
+    order = values(run((rows.batch(1) if is_batched else rows).shuffle(8, seed=5)))
+    orders = [tuple(row - first for row in order[first : first + 8]) for first in range(0, 40, 8)]
+    assert [sorted(each) for each in orders] == [list(range(8))] * 5
+    assert len(set(orders)) == 5
+    # A position that was saved is continued in this order.
+    assert orders[1] == (5, 3, 0, 7, 6, 4, 1, 2)
+
+
 def test_stacked_and_large_shuffles_resume_from_every_position() -> None:
     check_positions(numbers(60).shuffle(7, seed=1).shuffle(5, seed=1).batch(4))
     large = Dataset.range(40_000).shuffle(40_000, seed=5)

@@ -34,10 +34,11 @@ FILE_OR_DATA, HINT = ShardingPolicy.FILE_OR_DATA, ShardingPolicy.HINT
 
 @pytest.fixture
 def files(tmp_path: pathlib.Path) -> pathlib.Path:
-    """Writes five Parquet files of three rows; `x` counts through all of them."""
+    """Writes five Parquet files of three rows, two row groups; `x` counts through all of them."""
     for number in range(5):
         rows = range(3 * number, 3 * number + 3)
-        pq.write_table(pa.table({"x": list(rows)}), tmp_path / f"part-{number}.parquet")
+        path = tmp_path / f"part-{number}.parquet"
+        pq.write_table(pa.table({"x": list(rows)}), path, row_group_size=2)
     return tmp_path
 
 
@@ -138,8 +139,13 @@ def test_fewer_files_than_workers_are_refused(files: pathlib.Path) -> None:
     "dataset", [Dataset.range(5), Dataset.from_numpy({"x": [1]}), Dataset.range(3).batch(2)]
 )
 def test_file_policy_refuses_sources_without_files(dataset: Dataset) -> None:
-    with pytest.raises(NotFoundError, match=r"Found an unshardable source dataset: (range|table)"):
-        check_policy(dataset.node, FILE)
+    for ask in (
+        lambda: check_policy(dataset.node, FILE),
+        lambda: list_sources(dataset.node, FILE, 2),
+        lambda: share_of(dataset.node, Share(FILE, 0, 2)),
+    ):
+        with pytest.raises(NotFoundError, match=r"unshardable source dataset: (range|table)\. "):
+            ask()
     assert effective_policy(dataset.node, FILE_OR_DATA) is DATA
 
 
@@ -159,6 +165,13 @@ def test_files_added_after_listing_are_refused(files: pathlib.Path) -> None:
     pq.write_table(pa.table({"x": [99]}), files / "part-00.parquet")
     with pytest.raises(FailedPreconditionError, match="other files match"):
         share_of(dataset.node, Share(FILE, 0, 2, listing))
+
+
+def test_files_are_listed_only_to_be_divided() -> None:
+    node = Dataset.from_parquet("no-folder/*.parquet").cache().node
+    for policy, count in ((DATA, 2), (HINT, 2), (FILE, 1), (FILE_OR_DATA, 1)):
+        assert list_sources(node, policy, count) == ""
+    assert share_of(node, Share(FILE, 0, 1)) is node
 
 
 @pytest.mark.parametrize("count", [1, 2, 5, 40])
@@ -188,7 +201,9 @@ def test_hint_policy_fills_in_shard_hints_in_place() -> None:
     assert batches_of(dataset, HINT, 2, 3) == [[2, 5], [8, 11]]
     assert batches_of(dataset, HINT, 0, 1) == [[i, i + 1] for i in range(0, 12, 2)]
     other = Dataset.range(12).shard(4, 3)
-    assert values(Dataset(share_of(other.node, Share(HINT, 0, 2)))) == [3, 7, 11]
+    for policy in (HINT, FILE_OR_DATA):
+        mine = Dataset(share_of(other.node, Share(policy, 0, 1)))
+        assert values(mine) == [3, 7, 11], "a shard of given numbers stays as it is"
 
 
 def test_hint_policy_without_hint_gives_all_rows_to_every_worker() -> None:

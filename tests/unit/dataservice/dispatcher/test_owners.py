@@ -50,7 +50,9 @@ def pass_time(service: DispatcherService, clock: ManualClock, seconds: int) -> N
         service.tick()
 
 
-def test_windows_of_lost_reader_wait_for_report_of_its_owner() -> None:
+def test_windows_of_lost_reader_wait_for_report_of_its_owner(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     clock = ManualClock()
     service = service_with_readers(ListJournal(), clock)
     sync(service, "r1", consumed=(RowMark(0, 0, 1, True),))
@@ -63,6 +65,8 @@ def test_windows_of_lost_reader_wait_for_report_of_its_owner() -> None:
     with pytest.raises(FailedPreconditionError, match="its process has ended or was lost"):
         sync(service, "r1")
     assert service.owners.release("t", {}) == 0
+    pass_time(service, clock, 40)
+    assert "did not report" not in caplog.text
 
 
 def test_silent_owner_times_out_with_warning(
@@ -104,10 +108,23 @@ def test_training_goes_back_to_position_as_soon_as_all_its_readers_are_lost() ->
 def test_owned_reader_heard_again_keeps_its_windows() -> None:
     clock = ManualClock()
     service = service_with_readers(ListJournal(), clock)
-    for _ in range(5):
-        pass_time(service, clock, 20)
+    pass_time(service, clock, 20)
+    for _ in range(10):
         sync(service, "r1")
+        pass_time(service, clock, 5)
     assert lease(service, "r2") == []
+
+
+def test_standstill_of_dispatcher_does_not_count_for_owners() -> None:
+    clock = ManualClock()
+    service = service_with_readers(ListJournal(), clock)
+    pass_time(service, clock, 20)
+    clock.advance(60.0)
+    service.tick()
+    pass_time(service, clock, 28)
+    assert lease(service, "r2") == []
+    pass_time(service, clock, 4)
+    assert lease(service, "r2")
 
 
 def test_owners_survive_restart_from_compacted_journal() -> None:
@@ -126,6 +143,7 @@ def test_release_of_empty_owner_spares_readers_without_owner() -> None:
     service = service_with_readers(ListJournal(), ManualClock())
     assert service.owners.release("", {}) == 0
     sync(service, "r2")
+    open_reader(service, "r3")
 
 
 def test_released_owner_can_open_no_reader_even_after_restart() -> None:

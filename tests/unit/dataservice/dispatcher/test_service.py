@@ -10,7 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from dataservice.dispatcher.endpoint import DispatcherEndpoint
-from dataservice.dispatcher.reports import WorkerReport
+from dataservice.dispatcher.reports import ReaderReport, WorkerReport
+from dataservice.dispatcher.requests import Sync
 from dataservice.dispatcher.service import DispatcherService
 from dataservice.errors import FailedPreconditionError, NotFoundError, UnavailableError
 from dataservice.ranges import RowMark
@@ -60,6 +61,18 @@ def test_silent_reader_is_fenced_and_its_rows_go_to_others() -> None:
         sync(service, "r1")
     lease = service.lease_windows(lease_request("r2")).leases[0]
     assert (lease.start_row, lease.generation) == (3, 1)
+
+
+def test_reader_is_told_workers_and_number_of_readers_until_iteration_is_finished() -> None:
+    service = read_service(windows=1, readers=("r1", "r2"))
+    request = Sync(reader_id="r1", iteration_id="i1")
+    _, update = service.sync(request, ReaderReport())
+    assert ([worker.worker_id for worker in update.workers], update.readers) == (["w1"], 2)
+    service.lease_windows(lease_request("r2"))
+    sync(service, "r2", consumed=(RowMark(0, 0, 1, True),))
+    answer, update = service.sync(request, ReaderReport())
+    assert answer.iteration_finished
+    assert update.workers == ()
 
 
 def test_suspended_dispatcher_loses_no_worker_and_warns(caplog: pytest.LogCaptureFixture) -> None:

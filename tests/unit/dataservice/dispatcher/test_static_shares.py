@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from dataservice.dispatcher import decide, leasing, opening, shares
+from dataservice.dispatcher import events as ev
 from dataservice.dispatcher.requests import (
     Decision,
     RegisterDataset,
@@ -83,8 +84,12 @@ def test_static_policy_without_worker_list_is_refused_naming_option(policy: Shar
         lambda: opening.dataset_to_plan(state, request),
         lambda: opening.open_iteration(state, request, None),
     ):
-        with pytest.raises(NotFoundError, match=r"in the workers list.*worker_addresses"):
+        with pytest.raises(NotFoundError, match=r"registered workers: none yet.*worker_addresses"):
             ask()
+    add_worker(state, "w2", "b:2")
+    add_worker(state, "w1", "a:1")
+    with pytest.raises(NotFoundError, match=r"in the workers list.*registered workers: a:1, b:2"):
+        opening.dataset_to_plan(state, request)
 
 
 @pytest.mark.parametrize("policy", STATIC)
@@ -124,6 +129,7 @@ def test_shard_of_lost_worker_stays_due_for_its_address_only() -> None:
     state = state_with_iteration()
     commit(state, decide.lose_worker(state, "w0"))
     assert answer_of(state) == (False, False, ("worker 0 of 2 at a:%port% (bound to a:1)",))
+    assert member_ids(state) == ["w1"]
     with pytest.raises(FailedPreconditionError):
         decide.register_worker(state, RegisterWorker(worker_id="w2", address="a:2"))
     add_worker(state, "w3", "a:1")
@@ -161,10 +167,20 @@ def test_changed_worker_list_is_refused_until_iteration_ends() -> None:
         shares.set_worker_list(state, ("a:%port%",))
     for worker in ("w0", "w1"):
         commit(state, decide.finish_task(state, worker, "i1"))
-    commit(state, shares.set_worker_list(state, ("c",)))
+    changed = shares.set_worker_list(state, ("c",))
+    lost = [event for event in changed.events if isinstance(event, ev.WorkerLost)]
+    assert [event.left for event in lost] == [True, True], "no window has killed them"
+    commit(state, changed)
     assert not state.workers
     assert not state.bound
     add_worker(state, "w9", "c:4")
+
+
+def test_worker_list_may_change_while_data_are_divided_window_by_window() -> None:
+    state = state_with_worker_list()
+    commit(state, opening.open_iteration(state, facts.OPEN, facts.plan_of(2)))
+    commit(state, shares.set_worker_list(state, ("c",)))
+    assert state.worker_list == ("c",)
 
 
 def test_named_job_refuses_dataset_with_other_plan() -> None:

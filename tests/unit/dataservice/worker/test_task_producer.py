@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import pathlib
 import threading
+import types
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,10 +23,11 @@ from dataservice.errors import CancelledError, DataLossError, InvalidArgumentErr
 from dataservice.ranges import Pairs, Ranges
 from dataservice.wire.bookmarks import Bookmark, decode_bookmark
 from dataservice.wire.elements import NO_WINDOW, RowSpan
+from dataservice.worker import task_producer
 from dataservice.worker.cached_task import CachedFrames, CachedTask
 from dataservice.worker.outgoing import Frame
 from dataservice.worker.task import Pipeline
-from dataservice.worker.task_producer import Task, TaskProducer, tasks_of
+from dataservice.worker.task_producer import BookmarkMaker, Task, TaskProducer, tasks_of
 from tests.unit.dataservice.worker.worker_pipelines import (
     SCHEMA,
     TIMEOUT_S,
@@ -30,6 +35,7 @@ from tests.unit.dataservice.worker.worker_pipelines import (
     pipeline_of,
     task_of,
 )
+from tests.unit.manual_clock import ManualClock
 
 
 def test_task_runs_whole_plan_once_and_reports_drained_once() -> None:
@@ -251,6 +257,34 @@ def test_oversized_position_is_not_sent_as_bookmark(monkeypatch: pytest.MonkeyPa
     assert [bookmark for *_, bookmark in made] == [None, None]
 
 
+def test_bookmarks_come_at_intervals_which_double_with_each_oversized_position(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock, position = ManualClock(), {"rows": ""}
+    monkeypatch.setattr(task_producer, "time", types.SimpleNamespace(monotonic=clock))
+    stream: Any = types.SimpleNamespace(state=lambda: position)
+    maker = BookmarkMaker(3, "plan", 1.0)
+
+    def sent_at() -> list[float]:
+        """Returns after how many of the next four seconds a bookmark is sent."""
+        begins_s, sent = clock(), []
+        for _ in range(8):
+            clock.advance(0.5)
+            if bookmark := maker.at(5, stream):
+                assert decode_bookmark(bookmark) == (3, Bookmark(5, "plan", json.dumps(position)))
+                sent.append(clock() - begins_s)
+        return sent
+
+    assert sent_at() == [1, 2, 3, 4]
+    position["rows"] = "x" * (1 << 20)
+    with caplog.at_level(logging.INFO):
+        assert sent_at() == []
+    # After 1 s the interval becomes 2 s, after 3 s it becomes 4 s.
+    assert [record.args[1] for record in caplog.records if record.args] == [2.0, 4.0]
+    position["rows"] = ""
+    assert sent_at() == [3]
+
+
 @pytest.mark.parametrize("stream", ['{"what": 1}', "{", "[]", '{"input": {"split": "x"}}'])
 def test_malformed_position_of_bookmark_is_refused_naming_its_row(stream: str) -> None:
     pipeline = pipeline_of(ds.Dataset.range(16).batch(8))
@@ -278,6 +312,9 @@ def test_task_is_drained_once_no_stream_holds_unconfirmed_frames() -> None:
     task = task_of(ds.Dataset.range(10).batch(4), lambda: ends.append("drained"))
     task.start()
     task.begin_stream()
+    task.end_stream((), came_to_end=False)
+    assert ends == [], "elements are left"
+    task.begin_stream()
     task.begin_stream()
     first, second = task.frames.get(TIMEOUT_S), task.frames.get(TIMEOUT_S)
     assert first is not None
@@ -288,8 +325,17 @@ def test_task_is_drained_once_no_stream_holds_unconfirmed_frames() -> None:
     assert ends == [], "they wait for the next stream"
     task.begin_stream()
     assert [task.frames.get(TIMEOUT_S), task.frames.get(TIMEOUT_S)] == [first, second]
+    task.end_stream((), came_to_end=False)
+    assert ends == ["drained"], "the first stream has told that there is no more"
+
+
+def test_closed_task_is_not_drained() -> None:
+    ends: list[str] = []
+    task = task_of(ds.Dataset.range(4), lambda: ends.append("drained"))
+    task.begin_stream()
+    task.close()
     task.end_stream((), came_to_end=True)
-    assert ends == ["drained"]
+    assert ends == []
 
 
 def test_frames_taken_by_departed_reader_are_not_sent_again() -> None:
@@ -334,6 +380,18 @@ def test_task_closed_while_frames_are_put_back_keeps_none() -> None:
     closing.join(TIMEOUT_S)
     assert task.is_closed()
     assert not task.frames.has_returned()
+
+
+def test_share_runs_the_same_plan_again_so_that_its_cache_is_hit(tmp_path: pathlib.Path) -> None:
+    note = tmp_path / "rows"
+    rows = ds.Dataset.range(8).shard(ds.SHARD_HINT, 0)
+    pipeline = pipeline_of(rows.map(noting(note)).cache().batch(2))
+    note.write_text("")
+    for epoch in range(2):
+        share = Share(ds.ShardingPolicy.HINT, 1, 2)
+        batches = pipeline.run_whole(epoch, lambda: False, share)
+        assert [batch.column("id").to_pylist() for batch in batches] == [[1, 3], [5, 7]]
+    assert note.read_text().split() == ["1", "3", "5", "7"]
 
 
 def test_shares_of_files_read_by_several_branches_cover_all_rows(tmp_path: pathlib.Path) -> None:

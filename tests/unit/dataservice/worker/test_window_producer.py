@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +14,7 @@ import pytest
 
 import dataservice as ds
 from dataservice.errors import CancelledError, InternalError, UnavailableError, UserFunctionError
+from dataservice.sharding import Split
 from dataservice.wire.elements import RowSpan
 from dataservice.worker.leases import Grant, Lease, LeaseFeed
 from dataservice.worker.outgoing import FrameBuffer
@@ -51,6 +52,29 @@ def test_replay_of_shuffled_window_begins_at_its_start_row(start_row: int) -> No
     assert rows_of(pipeline, lease._replace(start_row=start_row)) == whole[start_row:]
     first = next(pipeline.run_window(lease._replace(start_row=start_row), lambda: False))[1]
     assert first == start_row
+
+
+@pytest.mark.parametrize("start_row", [0, 5, 16_384, 20_000, 49_999, 50_000])
+def test_replay_of_window_of_many_batches_begins_at_its_start_row(start_row: int) -> None:
+    pipeline = pipeline_of(ds.Dataset.range(60_000))
+    splits = (Split(start=100, stop=50_100, rows=50_000),)
+    whole = Lease(0, 0, 0, 0, 0, splits)
+    assert len(list(pipeline.run_window(whole, lambda: False))) > 2
+    got = []
+    for batch, first in pipeline.run_window(whole._replace(start_row=start_row), lambda: False):
+        ids = batch.column("id").to_pylist()
+        assert ids[0] == first + 100
+        got += ids
+    assert got == list(range(100 + start_row, 50_100))
+
+
+def test_windows_without_rows_are_reported_as_ended() -> None:
+    dataset = ds.Dataset.range(1_000).filter(ds.col("id") >= 900)
+    leases = leases_of(dataset)
+    elements = run_producer(pipeline_of(dataset), leases)
+    assert [row for ids, _ in elements for row in ids] == list(range(900, 1_000))
+    ended = [span.window for _, spans in elements for span in spans if span.final]
+    assert ended == [lease.window for lease in leases]
 
 
 def test_operators_after_batch_apply_to_whole_elements() -> None:
@@ -144,15 +168,43 @@ def test_partial_batch_is_sent_while_no_window_is_available() -> None:
     assert got == list(range(10))
 
 
-@pytest.mark.parametrize("drop_remainder", [False, True])
-def test_repeated_batches_never_mix_rows_of_two_passes(drop_remainder: bool) -> None:
-    dataset = ds.Dataset.range(10).batch(4, drop_remainder).repeat(2)
+def test_partial_batch_waits_while_more_windows_are_asked_for() -> None:
+    dataset = ds.Dataset.range(10).batch(4)
+    asked_again, may_answer = threading.Event(), threading.Event()
+
+    class SlowDispatcher(Dispatcher):
+        def ask(self, count: int, wait_s: float) -> Grant:
+            if len(self.leases) < 10:
+                asked_again.set()
+                assert may_answer.wait(TIMEOUT_S)
+            return super().ask(count, wait_s)
+
+    producer = producer_of(pipeline_of(dataset), SlowDispatcher(leases_of(dataset)))
+    producer.start()
+    assert asked_again.wait(TIMEOUT_S)
+    assert producer.frames.get(0.1) is None
+    may_answer.set()
+    assert [len(ids) for ids, _ in frames_of(producer.frames) if ids] == [4, 4, 2]
+    producer.close()
+
+
+@pytest.mark.parametrize(
+    ("build", "sizes"),
+    [
+        (lambda rows: rows.batch(4).repeat(2), [4, 4, 2] * 2),
+        (lambda rows: rows.batch(4, drop_remainder=True).repeat(2), [4, 4] * 2),
+        (lambda rows: rows.repeat(2).batch(4), [4] * 5),
+    ],
+)
+def test_only_batches_of_repeated_rows_mix_rows_of_two_passes(
+    build: Callable[[ds.Dataset], ds.Dataset], sizes: list[int]
+) -> None:
+    dataset = build(ds.Dataset.range(10))
     passes = [leases_of(dataset, epoch=0), leases_of(dataset, epoch=1)]
     count = len(passes[0])
     second = [lease._replace(window=lease.window + count) for lease in passes[1]]
     elements = run_producer(pipeline_of(dataset), [*passes[0], *second])
-    one_pass = [4, 4] if drop_remainder else [4, 4, 2]
-    assert [len(ids) for ids, _ in elements if ids] == one_pass * 2
+    assert [len(ids) for ids, _ in elements if ids] == sizes
     ended = [span.window for _, spans in elements for span in spans if span.final]
     assert sorted(ended) == list(range(2 * count))
 
@@ -254,14 +306,23 @@ def test_unused_leases_are_given_back_when_stream_ends() -> None:
     assert leases[0] not in dispatcher.returned
 
 
-def test_closed_producer_reports_unavailable_rather_than_end() -> None:
+def test_closed_producer_reports_unavailable_and_gives_leases_back() -> None:
     dataset = ds.Dataset.range(100_000).batch(10)
-    producer = producer_of(pipeline_of(dataset), Dispatcher(leases_of(dataset)), buffer_bytes=1)
+    leases = leases_of(dataset)
+    dispatcher = Dispatcher(leases)
+    producer = producer_of(pipeline_of(dataset), dispatcher, buffer_bytes=1)
     producer.start()
     assert producer.frames.get(TIMEOUT_S) is not None
+    with producer._feed.lock:
+        # Two windows may be open, so that the third lease waits.
+        granted = producer._feed.changed.wait_for(
+            lambda: len(dispatcher.leases) < len(leases) - 2, TIMEOUT_S
+        )
+    assert granted
     producer.close()
     with pytest.raises(UnavailableError):
         producer.frames.get(TIMEOUT_S)
+    assert dispatcher.given_back.wait(TIMEOUT_S)
 
 
 def test_closed_producer_frees_rows_of_windows_in_flight() -> None:

@@ -228,10 +228,13 @@ def test_leftovers_of_killed_save_are_ignored_and_removed(tmp_path: pathlib.Path
     left = tmp_path / ".partial-ckpt-1"
     left.mkdir()
     (left / "manifest.json").write_text("{}")
+    file = tmp_path / ".partial-file-1"
+    file.touch()
     (tmp_path / "ckpt-9").mkdir()
     assert checkpoints(tmp_path) == []
     assert Checkpoint(step=Variable(0)).save(tmp_path) == str(tmp_path / "ckpt-10")
     assert not left.exists()
+    assert not file.exists()
 
 
 def test_restore_without_checkpoint_fails_and_names_directory(tmp_path: pathlib.Path) -> None:

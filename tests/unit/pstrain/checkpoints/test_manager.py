@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pathlib
 import threading
@@ -15,6 +16,7 @@ from pstrain.checkpoints import manifest
 from pstrain.checkpoints.checkpoint import Checkpoint
 from pstrain.checkpoints.manager import CheckpointManager, checkpoints_iterator
 from pstrain.errors import InvalidArgumentError, ResourceExhaustedError
+from pstrain.optimizers import SGD
 from pstrain.variables.scope import local_parameters
 from pstrain.variables.variable import Variable
 
@@ -143,6 +145,17 @@ def test_checkpoint_interval_counts_steps(step: Any, tmp_path: pathlib.Path) -> 
     assert manager.save(check_interval=False) is not None
 
 
+def test_manager_restores_or_keeps_learning_rate(step: Any, tmp_path: pathlib.Path) -> None:
+    optimizer = SGD(0.1)
+    manager = CheckpointManager(Checkpoint(step=step, optimizer=optimizer), tmp_path)
+    optimizer.learning_rate = 0.2
+    manager.save()
+    for keeps_rates, rate in ((True, 0.3), (False, 0.2)):
+        optimizer.learning_rate = 0.3
+        manager.restore_or_initialize(keeps_rates=keeps_rates)
+        assert optimizer.learning_rate == rate
+
+
 @pytest.mark.parametrize("options", [{"max_to_keep": 0}, {"checkpoint_interval": 5}])
 def test_invalid_manager_options_are_refused(
     step: Any, tmp_path: pathlib.Path, options: Any
@@ -209,22 +222,41 @@ def test_checkpoints_iterator_with_every_yields_each_checkpoint(
     assert seen == ["ckpt-1", "ckpt-2", "ckpt-4", "ckpt-5", "ckpt-6"]
 
 
+def _save_hourly(manager: CheckpointManager, start_s: float, hours: range) -> None:
+    """Saves as if an hour passed between two saves."""
+    for hour in hours:
+        path = manager.save()
+        # A minute is added: in a slow test too, checkpoint 3 is two hours after the start.
+        at_s = start_s + 3600 * hour + 60
+        os.utime(os.path.join(str(path), "manifest.json"), (at_s, at_s))
+
+
 def test_keep_checkpoint_every_n_hours_preserves_old_checkpoint(
     step: Any, tmp_path: pathlib.Path
 ) -> None:
     options: dict[str, Any] = {"max_to_keep": 1, "keep_checkpoint_every_n_hours": 2}
-    manager = CheckpointManager(Checkpoint(step=step), tmp_path, **options)
     start_s = time.time()
-    for hours in range(5):
-        if hours == 3:  # as after a restart
-            manager = CheckpointManager(Checkpoint(step=step), tmp_path, **options)
-        path = manager.save()
-        # A minute is added: in a slow test too, checkpoint 3 is two hours after the start.
-        at_s = start_s + 3600 * hours + 60
-        os.utime(os.path.join(str(path), "manifest.json"), (at_s, at_s))
+    for hours in (range(3), range(3, 5)):  # as after a restart
+        manager = CheckpointManager(Checkpoint(step=step), tmp_path, **options)
+        _save_hourly(manager, start_s, hours)
     assert _names(manager) == ["ckpt-5"]
-    # The restarted manager does not trust the time of a checkpoint that lies in the future.
     assert sorted(p.name for p in tmp_path.glob("ckpt-*")) == ["ckpt-3", "ckpt-5"]
+
+
+def test_restarted_manager_knows_which_checkpoints_stay_for_good(
+    step: Any, tmp_path: pathlib.Path
+) -> None:
+    options: dict[str, Any] = {"max_to_keep": 1, "keep_checkpoint_every_n_hours": 2}
+    start_s = time.time()
+    _save_hourly(CheckpointManager(Checkpoint(step=step), tmp_path, **options), start_s, range(4))
+    manager = CheckpointManager(Checkpoint(step=step), tmp_path, **options)
+    assert _names(manager) == ["ckpt-4"]
+    _save_hourly(manager, start_s, range(4, 5))
+    # It does not trust the time of checkpoint 3, which lies in the future, so 4 stays as well.
+    index = json.loads((tmp_path / "checkpoint").read_text())
+    assert (index["latest"], index["all"]) == ("ckpt-5", ["ckpt-5"])
+    assert index["preserved"] == ["ckpt-3", "ckpt-4"]
+    assert sorted(p.name for p in tmp_path.glob("ckpt-*")) == ["ckpt-3", "ckpt-4", "ckpt-5"]
 
 
 def test_manager_uses_name_and_number_and_calls_init_fn_on_first_start(

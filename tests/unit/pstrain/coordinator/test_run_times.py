@@ -30,6 +30,9 @@ def test_remembered_functions_are_bounded() -> None:
     for number in range(5000):
         run_times.note(str(number), 0.0)
     assert len(run_times._latest) <= 1024
+    for _ in range(8):
+        run_times.note("new", 0.0)
+    assert run_times.ahead("new") == AHEAD_MAX
 
 
 def test_ahead_count_grows_with_slots_of_trainer() -> None:

@@ -201,10 +201,6 @@ def test_two_lookups_in_table_give_one_update_with_summed_gradient() -> None:
     found = dict(zip(update.lookup.unique.tolist(), update.gradient.tolist(), strict=True))
     assert found == {1: [11.0, 11.0], 3: [2.0, 2.0], 7: [10.0, 10.0]}
     assert update.lookup.offsets.tolist() == [0, 3]
-    ids = update.lookup.unique[update.lookup.inverse]
-    assert ids.tolist() == [3, 1, 3, 7, 1]
-    table = layer.variables[0].numpy()
-    np.testing.assert_array_equal(update.lookup.rows, table[update.lookup.unique])
 
 
 def test_variable_read_whole_and_by_rows_gets_one_dense_gradient() -> None:
