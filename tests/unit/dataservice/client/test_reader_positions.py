@@ -282,7 +282,7 @@ def test_position_inside_unknown_operator_state_is_refused() -> None:
 
 def test_position_in_unknown_operator_state_is_saved_if_rows_are_repeated() -> None:
     class Repeatable(RowCountPosition):
-        is_repeatable = True
+        has_fixed_order = True
 
     state = {"inputs": [Repeatable(3), None], "input": {"input": Repeatable(4)}, "row": 1}
     saved = {"inputs": [{"rows": 3}, None], "input": {"input": {"rows": 4}}, "row": 1}

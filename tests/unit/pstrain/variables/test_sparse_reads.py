@@ -151,7 +151,7 @@ def test_shard_of_variable_has_gradient_of_its_rows() -> None:
         found = dict(zip(slices.indices.tolist(), slices.values.tolist(), strict=True))
         assert found == {2: [2.0, 2.0], 0: [2.0, 2.0]}
         assert len(tape.gradient(loss, unread).indices) == 0
-        assert tape.gradient(loss, table).lookup.unique.tolist() == [0, 4, 6]
+        assert sorted(tape.gradient(loss, table).lookup.unique.tolist()) == [0, 4, 6]
 
 
 def test_joined_variable_trains_only_its_trainable_parts() -> None:
