@@ -27,6 +27,7 @@ from bench import (
     parameters,
     plots,
     quality,
+    scheduling,
     stream,
     systems,
     train,
@@ -283,6 +284,16 @@ def test_transport_compares_both_protocols_at_both_levels(capsys: pytest.Capture
     assert min(run["batches"] for run in runs) > 0
     assert (channel["level"], service["level"]) == ("channel", "service")
     assert min(channel["ratio"], service["ratio"]) > 0
+
+
+def test_scheduling_prints_the_cost_of_a_closure(capsys: pytest.CaptureFixture[str]):
+    scheduling.main(["--smoke"])
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(line["rule"], line["trainers"]) for line in lines] == [
+        (rule, trainers) for rule in ("async", "ssp", "sync") for trainers in (2, 4)
+    ]
+    assert all(line["closures"] >= 50 for line in lines)
+    assert all(line["schedule_us"] > 0 and line["result_us"] > 0 for line in lines)
 
 
 def test_closures_prints_closures_per_second(capsys: pytest.CaptureFixture[str]):
