@@ -1,8 +1,9 @@
 """The module of each public name, loaded on first use, and hints for tf.data names that are absent.
 
 `dataservice/__init__.py` resolves names here. So does a lower layer that has to call a higher one:
-a Dataset, which is built and run without the service, resolves `distribute`. Invariant: this module
-imports no other module of the package until a name is resolved.
+a Dataset, which is built and run without the service, resolves `distribute`. Invariants: this
+module imports no other module of the package until a name is resolved, and the package of datasets
+before any of its modules.
 """
 
 from __future__ import annotations
@@ -41,6 +42,19 @@ HOMES: Final = {
     "DataServiceError": "dataservice.errors",
     "DataServiceWarning": "dataservice.errors",
 }
+
+_DATASETS: Final = "dataservice.dataset"
+_WITHOUT_DATASETS: Final = frozenset(
+    {
+        "dataservice.client.arguments",
+        "dataservice.client.positions",
+        "dataservice.config",
+        "dataservice.dispatcher.server",
+        "dataservice.errors",
+        "dataservice.monitoring.server",
+        "dataservice.vocabulary",
+    }
+)
 
 _OF_DATASETS: Final = "options are arguments of shuffle, map and interleave, and of distribute"
 _HERE: Final = "its names are here, in dataservice itself"
@@ -105,4 +119,17 @@ def resolve(name: str) -> Any:
     """Returns the object that a public name stands for; imports its module."""
     if name in MODULES:
         return importlib.import_module(MODULES[name])
-    return getattr(importlib.import_module(HOMES[name]), name)
+    home = HOMES[name]
+    if home not in _WITHOUT_DATASETS:
+        load_datasets()
+    return getattr(importlib.import_module(home), name)
+
+
+def load_datasets() -> None:
+    """Imports the package of datasets; has to come before the import of any of its modules.
+
+    Python begins the import of a module before that of its package. So a thread that began with a
+    module would wait for one that loads the package, as a dispatcher in this process does in the
+    background, and that one for the module: Python then raises an error in one of them.
+    """
+    importlib.import_module(_DATASETS)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from dataservice.dispatcher.plans import WindowPlan, with_division
 from dataservice.errors import UnsplittableError
 from dataservice.job_options import JobOptions
+from dataservice.public_names import load_datasets
 from dataservice.vocabulary import ShardingPolicy
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ _PLAIN = JobOptions()
 
 def preload() -> None:
     """Imports the planning code ahead (half a second), so that the first plan need not wait."""
+    load_datasets()
     importlib.import_module("dataservice.dataset.division.splits")
 
 
@@ -34,6 +36,7 @@ def list_files(plan: bytes, policy: ShardingPolicy, num_shards: int, options: Jo
     InvalidArgumentError for fewer files than workers, SourceError for sources that cannot be
     listed.
     """
+    load_datasets()
     from dataservice.dataset.division.static_sharding import list_sources
 
     return list_sources(_decoded(plan, options), policy, num_shards)
@@ -45,6 +48,7 @@ def plan_windows(plan: bytes, repetition: int, options: JobOptions) -> WindowPla
     Blocks while sources are listed. UnsplittableError if the rows cannot be divided among workers,
     SourceError for files that cannot be read.
     """
+    load_datasets()
     from dataservice.dataset.division.linearise import linearise
     from dataservice.dataset.division.splits import plan_splits, window_sizes
 
@@ -67,6 +71,7 @@ def plan_snapshot(plan: bytes) -> WindowPlan | None:
     That is so if its rows cannot be divided, and if it has operators on batches, since batches form
     only after the division. Blocks while sources are listed.
     """
+    load_datasets()
     from dataservice.dataset.division.linearise import linearise
 
     try:

@@ -24,8 +24,9 @@ from dataservice.dataset.sources.files import InputFile, first_readable
 from dataservice.dataset.sources.json_lines import (
     Refused,
     TooLongError,
-    agreeing_objects,
+    agreeing_lines,
     blocks_of_lines,
+    first_lines,
     read_lines,
 )
 from dataservice.dataset.sources.opening import decompressed, opened
@@ -186,7 +187,7 @@ class JsonSource(WholeFilesSource):
         with opened(path, self.storage_options) as handle:
             lines = decompressed(handle, path)
             if self.on_error == "skip":
-                lines = io.BytesIO(agreeing_objects(lines.read(self.block_size_bytes)))
+                lines = io.BytesIO(agreeing_lines(first_lines(lines, self.block_size_bytes)))
             try:
                 batches = ReadAheadBatches(
                     ReadAheadFile(lines), lambda file: pajson.open_json(file, read, parse)
@@ -217,6 +218,7 @@ class JsonSource(WholeFilesSource):
     def _explained(self, path: str, rows_read: int, error: BaseException) -> DataServiceError:
         message = f"{error!s:.500}"
         where = f"{path!r} after row {rows_read}"
+        skipped = "" if self.on_error == "skip" else _SKIPPED
         if isinstance(error, UnicodeDecodeError) or _NO_TEXT in message:
             return SourceError(
                 f"{where}: a text is not UTF-8 ({message}); save the file as UTF-8, as "
@@ -230,7 +232,7 @@ class JsonSource(WholeFilesSource):
         if any(mark in message for mark in _OTHER_SCHEMA):
             return SchemaError(
                 f"{where}: the lines do not have one schema ({message}); "
-                f"correct the file, or state columns and types with schema={_SKIPPED}"
+                f"correct the file, or state columns and types with schema={skipped}"
             )
         if isinstance(error, TooLongError) or "block" in message:
             return SourceError(
@@ -239,5 +241,5 @@ class JsonSource(WholeFilesSource):
             )
         return SourceError(
             f"{path!r} cannot be read as JSON lines after row {rows_read}: {message}; every line "
-            f"must be one object: the file is damaged, cut short or of another format{_SKIPPED}"
+            f"must be one object: the file is damaged, cut short or of another format{skipped}"
         )

@@ -8,11 +8,12 @@ raised; the same bytes give the same batches every time.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import pyarrow as pa
 import pyarrow.json as pajson
@@ -22,6 +23,7 @@ REFUSED_MAX: Final = 1_000
 
 Finding each takes Arrow some dozen calls."""
 _TEXT_CHARS: Final = 200
+_Path: TypeAlias = tuple[str | None, ...]
 _ROW: Final = re.compile(r"\.? in row \d+$")
 
 
@@ -51,6 +53,17 @@ def blocks_of_lines(file: Any, size_bytes: int) -> Iterator[bytes]:
         yield rest
 
 
+def first_lines(file: Any, size_bytes: int) -> bytes:
+    """Returns the whole lines of the first block of a file; TooLongError if there are none."""
+    blocks = blocks_of_lines(file, size_bytes)
+    first = next(blocks, b"")
+    with contextlib.suppress(TooLongError):
+        second = next(blocks, b"")
+        # Only the last line of a file may lack its end.
+        return first if b"\n" in second else first + second
+    return first
+
+
 def read_lines(
     block: bytes, options: pajson.ParseOptions, refuse: Callable[[Refused], None]
 ) -> Iterator[pa.RecordBatch]:
@@ -58,6 +71,41 @@ def read_lines(
 
     Raises Arrow's error once more than `REFUSED_MAX` lines would be left out.
     """
+    for _, batches in _pieces_read(block, options, refuse):
+        yield from batches
+
+
+def agreeing_lines(lines: bytes) -> bytes:
+    """Returns the lines from which to infer types: all of them if Arrow can read them together.
+
+    Otherwise these are the JSON objects whose values, inner ones too, are of the kind that most
+    lines have there. Raises ArrowInvalid if there are none.
+    """
+    options = pajson.ParseOptions()
+    with contextlib.suppress(pa.ArrowInvalid):
+        _read(lines, options)
+        return lines
+    # Of lines that agree, Arrow refuses those that are malformed in its eyes only.
+    pieces = _pieces_read(_agreeing_objects(lines), options, lambda _: None)
+    if agreeing := b"".join(piece for piece, _ in pieces):
+        return agreeing
+    raise pa.ArrowInvalid("none of the first lines is an object")
+
+
+def _agreeing_objects(lines: bytes) -> bytes:
+    objects = [(line, kinds) for line in lines.split(b"\n") if (kinds := _kinds_of(line))]
+    counts: defaultdict[_Path, Counter[type]] = defaultdict(Counter)
+    for _, kinds in objects:
+        for path, kind in kinds:
+            counts[path][kind] += 1
+    usual = {(path, count.most_common(1)[0][0]) for path, count in counts.items()}
+    return b"".join(line + b"\n" for line, kinds in objects if kinds <= usual)
+
+
+def _pieces_read(
+    block: bytes, options: pajson.ParseOptions, refuse: Callable[[Refused], None]
+) -> Iterator[tuple[bytes, list[pa.RecordBatch]]]:
+    """Yields parts of a block with their rows; see `read_lines`."""
     refused = 0
     pieces = [block]
     while pieces:
@@ -76,21 +124,7 @@ def read_lines(
             # Without Arrow's number of the row, which counts from the line itself.
             refuse(Refused(text, _ROW.sub("", f"{error!s:.{_TEXT_CHARS}}")))
         else:
-            yield from read
-
-
-def agreeing_objects(block: bytes) -> bytes:
-    """Returns the lines of a block from which to infer types.
-
-    These are the JSON objects whose fields have values of the kind that most lines have there.
-    """
-    objects = [(line, kinds) for line in block.split(b"\n") if (kinds := _kinds(line)) is not None]
-    counts: defaultdict[str, Counter[type]] = defaultdict(Counter)
-    for _, kinds in objects:
-        for name, kind in kinds.items():
-            counts[name][kind] += 1
-    usual = {name: count.most_common(1)[0][0] for name, count in counts.items()}
-    return b"".join(line + b"\n" for line, kinds in objects if kinds.items() <= usual.items())
+            yield piece, read
 
 
 def _read(lines: bytes, options: pajson.ParseOptions) -> list[pa.RecordBatch]:
@@ -114,13 +148,23 @@ def _halves(lines: bytes) -> list[bytes]:
     return [lines[:cut], lines[cut:]] if 0 < cut < len(lines) else [lines]
 
 
-def _kinds(line: bytes) -> dict[str, type] | None:
-    """Returns the kinds of an object's values, but those that are null; None for no object."""
+def _kinds_of(line: bytes) -> frozenset[tuple[_Path, type]]:
+    """Returns the kinds of an object's values and where they are; none for no object."""
     try:
         value = json.loads(line)
+        return frozenset(_kinds(value, ()) if isinstance(value, dict) else ())
     except (ValueError, RecursionError):
-        return None
-    if not isinstance(value, dict):
-        return None
-    kinds = {name: type(each) for name, each in value.items() if each is not None}
-    return {name: float if kind is int else kind for name, kind in kinds.items()}
+        return frozenset()
+
+
+def _kinds(value: Any, path: _Path) -> Iterator[tuple[_Path, type]]:
+    if value is None:
+        return
+    kind = type(value)
+    yield path, float if kind is int else kind
+    if kind is dict:
+        for name, each in value.items():
+            yield from _kinds(each, (*path, name))
+    elif kind is list:
+        for each in value:
+            yield from _kinds(each, (*path, None))

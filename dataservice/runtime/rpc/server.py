@@ -50,6 +50,8 @@ logger = logging.getLogger(__name__)
 _STOP_MARGIN_S: Final = 5.0
 _DETAILS_MAX_CHARS: Final = 1_000
 _PROTOCOL_VERSION: Final = str(PROTOCOL_VERSION)
+# Spoken by callers that do not tell a version.
+_FIRST_VERSION: Final = "1"
 
 
 class RpcServer:
@@ -181,7 +183,7 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
         metadata = dict(handler_call_details.invocation_metadata)
         if not tokens_equal(self._token, metadata.get(TOKEN_METADATA_KEY)):
             return _rejecting(UnauthenticatedError(WRONG_TOKEN))
-        spoken = metadata.get(PROTOCOL_METADATA_KEY, _PROTOCOL_VERSION)
+        spoken = metadata.get(PROTOCOL_METADATA_KEY, _FIRST_VERSION)
         if spoken != _PROTOCOL_VERSION:
             return _rejecting(_other_protocol(spoken))
         return self._by_path.get(handler_call_details.method)

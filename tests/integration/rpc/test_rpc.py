@@ -113,6 +113,17 @@ def test_client_of_another_protocol_is_refused_naming_both_versions(
     assert box.calls == 0
 
 
+def test_client_that_tells_no_protocol_speaks_the_first(
+    server: RpcServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dataservice.runtime.rpc.client.PROTOCOL_METADATA_KEY", "x-other")
+    with connect(server.port) as client:
+        client.call("SayBack", Text(text="a"), timeout_s=DEADLINE_S)
+        monkeypatch.setattr("dataservice.runtime.rpc.server._PROTOCOL_VERSION", "2")
+        with pytest.raises(FailedPreconditionError, match="protocol: 2, and this client speaks 1"):
+            client.call("SayBack", Text(text="a"), timeout_s=DEADLINE_S)
+
+
 def test_server_runs_many_calls_at_once(client: RpcClient, box: EchoBox) -> None:
     with ThreadPoolExecutor(40) as pool:
         replies = [pool.submit(client.call, "HoldOn", Text(text=str(i))) for i in range(40)]

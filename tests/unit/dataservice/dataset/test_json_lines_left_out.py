@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import dataservice as ds
 from dataservice.dataset.sources import json_lines
 from dataservice.dataset.sources.json_lines import TooLongError, blocks_of_lines, read_lines
-from dataservice.errors import InvalidArgumentError, SourceError
+from dataservice.errors import FailedPreconditionError, InvalidArgumentError, SourceError
 
 SCHEMA = pa.schema([("x", pa.int64()), ("s", pa.string())])
 BAD = ['{"x": ', "[1]", '{"x": "a"}', "garbage", '{"x": 1, "z": 2}', '{"x": 1.5}', '"text"']
@@ -90,6 +90,47 @@ def test_types_are_those_of_most_lines_of_the_first_block(tmp_path: pathlib.Path
     read, omitted = skipped(dataset)
     assert read == [1.0, None, 2.5]
     assert omitted["source_rows"] == 3
+
+
+@pytest.mark.parametrize(
+    ("good", "bad"),
+    [
+        ('{"x": 1}', '{"x": 1, "x": 2}'),
+        ('{"x": 1}', '{"x": 1e999}'),
+        ('{"x": "a"}', '{"x": "\\ud800"}'),
+        ('{"x": {"y": 1}}', '{"x": {"y": "a"}}'),
+        ('{"x": [1, 2.5]}', '{"x": [1, "a"]}'),
+    ],
+)
+def test_line_that_only_arrow_refuses_does_not_hide_the_types(
+    good: str, bad: str, tmp_path: pathlib.Path
+) -> None:
+    (tmp_path / "a.jsonl").write_text("\n".join([good, bad, good]))
+    read, omitted = skipped(ds.Dataset.from_json(tmp_path, on_error="skip"))
+    assert read == [json.loads(good)["x"]] * 2
+    assert (omitted["source_rows"], omitted["splits"]) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    "text", ['{\n "x": 1\n}\n{\n "x": 2.5\n}\n', '{"x": 1}\r{"x": 2.5}', '{"x": 1}\n{"x": 2.5}']
+)
+def test_types_are_inferred_as_without_skipping_from_what_arrow_reads(
+    text: str, tmp_path: pathlib.Path
+) -> None:
+    (tmp_path / "a.jsonl").write_bytes(text.encode())
+    assert skipped(ds.Dataset.from_json(tmp_path, on_error="skip"))[0] == [1.0, 2.5]
+    assert ds.Dataset.from_json(tmp_path).to_table()["x"].to_pylist() == [1.0, 2.5]
+
+
+def test_file_without_a_readable_line_says_why(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text("garbage\n")
+    reason = "none of the first lines is an object; every line must be one object.*other format$"
+    with pytest.raises(FailedPreconditionError, match=reason):
+        ds.Dataset.from_json(path, on_error="skip").to_table()
+    path.write_text(line(1) * 9)
+    with pytest.raises(FailedPreconditionError, match="larger block_size_bytes="):
+        ds.Dataset.from_json(path, on_error="skip", block_size_bytes=20).to_table()
 
 
 def test_file_of_another_kind_is_left_out_as_a_whole(tmp_path: pathlib.Path) -> None:

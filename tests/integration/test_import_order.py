@@ -1,0 +1,58 @@
+"""Imports that may run on several threads at once, as in a program with a dispatcher of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+
+from dataservice.public_names import HOMES
+
+# Python holds the lock of a module whose import has begun, also while it imports its package.
+_ORDER = """
+    import importlib, os, sys
+    from importlib import _bootstrap
+
+    class Finder:
+        def find_spec(self, name, path=None, target=None):
+            begun = [n for n in list(_bootstrap._module_locks) if n.startswith(f"{name}.")]
+            if name == "dataservice.dataset" and begun:
+                print(entry, "began with", *begun)
+
+    def enter(entry):
+        from dataservice import public_names
+        if entry in public_names.HOMES:
+            public_names.resolve(entry)
+            return
+        from dataservice.dispatcher import planning
+        from dataservice.job_options import JobOptions
+        from dataservice.vocabulary import ShardingPolicy
+        calls = {
+            "preload": planning.preload,
+            "list_files": lambda: planning.list_files(b"", ShardingPolicy.FILE, 1, JobOptions()),
+            "plan_windows": lambda: planning.plan_windows(b"", 0, JobOptions()),
+            "plan_snapshot": lambda: planning.plan_snapshot(b""),
+        }
+        calls[entry]()
+
+    import grpc, numpy, pyarrow.compute  # what most entries load, once for all forks
+    sys.meta_path.insert(0, Finder())
+    for entry in sys.argv[1:]:
+        if not os.fork():
+            try:
+                enter(entry)
+            finally:
+                sys.stdout.flush()
+                os._exit(0)
+        os.wait()
+    print("done")
+"""
+
+
+def test_package_of_datasets_is_imported_before_its_modules() -> None:
+    """Otherwise a thread that loads the package and one that began with a module deadlock."""
+    homes = {home: name for name, home in HOMES.items()}
+    entries = [*homes.values(), "preload", "list_files", "plan_windows", "plan_snapshot"]
+    program = [sys.executable, "-c", textwrap.dedent(_ORDER), *entries]
+    ended = subprocess.run(program, capture_output=True, text=True, timeout=120, check=True)
+    assert ended.stdout == "done\n"
