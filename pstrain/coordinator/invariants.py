@@ -79,7 +79,11 @@ def _check_trainers(state: CoordinatorState) -> None:
         assert free == (0 if trainer.is_silenced else max(trainer.slots - busy, 0))
         assert all(state.running[c].trainer == index for c in trainer.running)
     assert set(state.free) <= set(state.trainers)
-    live = [index for index, trainer in state.trainers.items() if not trainer.is_silenced]
+    live = {index for index, trainer in state.trainers.items() if not trainer.is_silenced}
+    assert live == {index for index in state.trainers if index in state.clocks}
     assert state.clocks.slowest == min((state.clocks[index] for index in live), default=0)
+    in_use = {index: used for used, index in state.free.by_use()}
+    trainers = {index: state.trainers[index] for index in live}
+    assert in_use == {i: len(each.running) + len(each.dropping) for i, each in trainers.items()}
     assert len(list(state.free)) == len(state.free)
     assert state.holds >= 0

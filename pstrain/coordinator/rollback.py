@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from pstrain.coordinator import decide, rounds
 from pstrain.coordinator import events as ev
 from pstrain.coordinator.core import KEPT_MAX, Core
-from pstrain.coordinator.orders import Closure
 from pstrain.coordinator.waits import Waits
 from pstrain.errors import UnavailableError
 
@@ -158,9 +157,3 @@ class Rollback:
     def _has_rerun(self) -> bool:
         self._rerunning &= self._core.closures.keys()
         return not self._rerunning
-
-
-def _reopened(ended: Closure) -> ev.ClosureReopened:
-    return ev.ClosureReopened(
-        closure=ended.id, round=ended.round, trainer=ended.trainer, priority=ended.priority
-    )

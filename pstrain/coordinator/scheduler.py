@@ -111,11 +111,14 @@ class Scheduler:
     def _waits_behind_others(self, closure: int) -> bool:
         """True if a new closure cannot start, because those before it in the queue could not.
 
-        So scheduling ahead takes the same time however many trainers there are.
+        So scheduling ahead takes the same time however many trainers there are. False if nothing
+        runs, as after a call that was interrupted before it took its decisions: no end of a run
+        would have them taken.
         """
         core, state = self._core, self._core.state
         is_plain = not (core.in_rounds or state.bound_waiting or state.exhausted_on)
-        return is_plain and bool(state.waiting) and state.waiting.first != closure
+        waits = bool(state.running and state.waiting) and state.waiting.first != closure
+        return is_plain and waits
 
     def _has_room(self, trainer: int | None) -> bool:
         """True if a queue has room; closures bound to a trainer take no room of the others."""

@@ -53,7 +53,8 @@ class ServerRecovery:
     @property
     def restores(self) -> int:
         """How often everything has returned to a checkpoint."""
-        return self._earlier + (0 if self._restorer is None else self._restorer.restores)
+        restorer = self._restorer
+        return self._earlier + (0 if restorer is None else restorer.restores)
 
     def recover_from(self, manager: CheckpointManager) -> None:
         """Restores lost servers, from now on, from the last save of ``manager``."""
@@ -126,23 +127,28 @@ class ServerRecovery:
         if self._restorer is not None:
             self._restorer.stop()
 
-    # -- called by trainers' links and the thread that applies rounds
+    # -- called by trainers' links and the thread that applies rounds, while the program may end the
+    # restorer: they look once which one there is
 
     @property
     def is_restoring(self) -> bool:
         """True while everything returns to a checkpoint."""
-        return self._restorer is not None and self._restorer.is_restoring
+        restorer = self._restorer
+        return restorer is not None and restorer.is_restoring
 
     def wait_while_restoring(self) -> None:
-        if self._restorer is not None:
-            self._restorer.wait_while_restoring()
+        restorer = self._restorer
+        if restorer is not None:
+            restorer.wait_while_restoring()
 
     def wait_restoring(self, timeout_s: float) -> bool:
-        return self._restorer is not None and self._restorer.wait_restoring(timeout_s)
+        restorer = self._restorer
+        return restorer is not None and restorer.wait_restoring(timeout_s)
 
     def notice(self, error: Exception) -> bool:
         """Notes an error; True if it means a lost server, which is then restored."""
-        return self._restorer is not None and self._restorer.notice(error)
+        restorer = self._restorer
+        return restorer is not None and restorer.notice(error)
 
     def _use(self, restorer: Restorer | None) -> None:
         """Ends the current restorer, and starts ``restorer`` in its place, if any."""

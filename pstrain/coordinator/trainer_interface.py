@@ -41,6 +41,7 @@ class TrainerInterface:
             if not core.outboxes.close(trainer):
                 return False
             core.apply(decide.silence_trainer(core.state, trainer))
+            core.make_progress()
             return True
 
     def record_loss(self, trainer: int, name: str) -> tuple[frozenset[str], Marks]:

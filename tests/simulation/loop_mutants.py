@@ -44,7 +44,7 @@ def rows_returned_by_a_lost_trainer_are_not_looked_for(patch: Patch) -> None:
 
 @mutant("I10")
 def ssp_waits_for_exhausted_trainers(patch: Patch) -> None:
-    patch.setattr(exhausted, "slowest", lambda state: state.slowest)
+    patch.setattr(exhausted, "slowest", lambda state: state.clocks.slowest)
 
 
 @mutant("I10")

@@ -233,8 +233,8 @@ def joining_trainer_gets_the_furthest_clock(patch: Patch) -> None:
     def join_in_front(self: CoordinatorState, event: ev.Event) -> None:
         apply(self, event)
         if isinstance(event, ev.TrainerJoined):
-            furthest = max(trainer.clock for trainer in self.trainers.values())
-            self.trainers[event.trainer].clock = furthest
+            clocks = self.clocks
+            clocks[event.trainer] = max(clocks[each] for each in self.trainers if each in clocks)
 
     patch.setattr(CoordinatorState, "apply", join_in_front)
 

@@ -40,6 +40,12 @@ class FreeSlotsMachine(RuleBasedStateMachine):
         assert self.trainers[trainer][1] == min(used for used, _ in self._free())
         self._use(trainer, 1)
 
+    @precondition(lambda self: self.trainers)
+    @rule(data=st.data())
+    def start_anywhere(self, data: st.DataObject) -> None:
+        """Also on a trainer without a free slot, where closures then wait."""
+        self._use(data.draw(st.sampled_from(sorted(self.trainers))), 1)
+
     @precondition(lambda self: any(used for _, used in self.trainers.values()))
     @rule(data=st.data())
     def end(self, data: st.DataObject) -> None:
@@ -71,6 +77,12 @@ class FreeSlotsMachine(RuleBasedStateMachine):
         for below in range(SLOTS_MAX + 1):
             now = [used for slots, used in self.trainers.values() if used < slots]
             assert self.free.has_below(below) == any(used < below for used in now)
+
+    @invariant()
+    def each_trainer_comes_once_by_use_whether_it_has_free_slots_or_not(self) -> None:
+        by_use = list(self.free.by_use())
+        assert sorted(by_use) == sorted((used, t) for t, (_, used) in self.trainers.items())
+        assert [used for used, _ in by_use] == sorted(used for used, _ in by_use)
 
 
 TestFreeSlots = FreeSlotsMachine.TestCase

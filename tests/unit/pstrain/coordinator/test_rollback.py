@@ -276,3 +276,40 @@ def test_read_that_fails_during_restore_does_not_start_another_restore() -> None
     values.thread.join(30)
     assert values.restorer.restores == 1
     assert not values.restorer._noticed.is_set()
+
+
+@pytest.mark.parametrize(
+    ("ask", "answer"),
+    [
+        (lambda recovery: recovery.notice(ServerLostError("lost")), True),
+        (lambda recovery: recovery.is_restoring, True),
+        (lambda recovery: recovery.wait_restoring(1.0), True),
+        (lambda recovery: recovery.wait_while_restoring(), None),
+        (lambda recovery: recovery.restores, 2),
+    ],
+)
+def test_links_may_ask_while_the_program_ends_the_restorer(ask: Any, answer: Any) -> None:
+    restorer = SimpleNamespace(
+        notice=lambda _error: True,
+        is_restoring=True,
+        wait_restoring=lambda _timeout_s: True,
+        wait_while_restoring=lambda: None,
+        restores=2,
+    )
+
+    class EndingRecovery(ServerRecovery):
+        """The program's thread always comes in between two looks at the restorer."""
+
+        looks: Any = iter(())
+
+        @property
+        def _restorer(self) -> Any:  # type: ignore[override]
+            return next(self.looks, None)
+
+        @_restorer.setter
+        def _restorer(self, _restorer: Any) -> None: ...
+
+    cluster: Any = Cluster()
+    recovery = EndingRecovery(cluster, cluster, cluster, lambda: None)
+    recovery.looks = iter([restorer])
+    assert ask(recovery) == answer
