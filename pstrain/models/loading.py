@@ -54,12 +54,12 @@ def load_model(path: str | os.PathLike[str], name: str = "model") -> Any:
     from pstrain.tabular.table_model import TableModel
 
     found = find(path)
+    folder = os.path.dirname(os.path.abspath(found))
+    # First, because the values of a large model may go to parameter servers.
+    prepared = preparation.Preparation.load(folder) if preparation.is_in(folder) else None
     model = _recreated(found, name)
     Checkpoint(**{name: model}).restore(found)
-    folder = os.path.dirname(os.path.abspath(found))
-    if not preparation.is_in(folder):
-        return model
-    return TableModel(model, preparation.Preparation.load(folder))
+    return model if prepared is None else TableModel(model, prepared)
 
 
 def _recreated(found: str, name: str) -> Any:
