@@ -67,7 +67,8 @@ def test_compressed_elements_count_at_their_uncompressed_size(
     )
     assert sum(batch.num_rows for batch in remote) == 100_000
     assert sizes
-    assert all(taken <= told < 1.1 * taken for taken, told in sizes), sizes
+    # Some hundred bytes describe a batch, and how rows are cut into batches depends on the workers.
+    assert all(taken <= told < 1.1 * taken + 1_000 for taken, told in sizes), sizes
 
 
 @every_protocol
