@@ -47,8 +47,7 @@ def load_model(path: str | os.PathLike[str], name: str = "model") -> Any:
     than its loss. NotFoundError without a checkpoint there; InvalidArgumentError for a model that
     only its program can make, such as of a torch module.
     """
-    # Imported here: trainers, which import this package, read no checkpoints.
-    from pstrain.checkpoints.checkpoint import Checkpoint
+    # Imported here, as below: trainers, which import this package, read no checkpoints.
     from pstrain.checkpoints.manifest import find
     from pstrain.tabular import preparation
     from pstrain.tabular.table_model import TableModel
@@ -57,12 +56,20 @@ def load_model(path: str | os.PathLike[str], name: str = "model") -> Any:
     folder = os.path.dirname(os.path.abspath(found))
     # First, because the values of a large model may go to parameter servers.
     prepared = preparation.Preparation.load(folder) if preparation.is_in(folder) else None
-    model = _recreated(found, name)
-    Checkpoint(**{name: model}).restore(found)
+    model = restored(found, name)
     return model if prepared is None else TableModel(model, prepared)
 
 
-def _recreated(found: str, name: str) -> Any:
+def restored(found: str, name: str = "model") -> Model:
+    """Returns the model that a checkpoint holds, for rows as it was trained on."""
+    from pstrain.checkpoints.checkpoint import Checkpoint
+
+    model = _recreated(found, name)
+    Checkpoint(**{name: model}).restore(found)
+    return model
+
+
+def _recreated(found: str, name: str) -> Model:
     from pstrain.checkpoints.objects import read_config
 
     try:

@@ -85,8 +85,8 @@ class Preparation:
 
     def features(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Returns the features alone: the label of rows to predict may be of any type."""
-        self.check_columns(batch.schema.names)
-        return self(batch.select(self.columns))
+        others = (self.label, self.weights)
+        return self(batch.select([name for name in batch.schema.names if name not in others]))
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Writes these rules into a folder, whole or not at all."""

@@ -16,6 +16,7 @@ import pstrain as ps
 from dataservice.runtime.number_arrays import from_numbers
 from pstrain.checkpoints.checkpoint import latest_checkpoint
 from pstrain.errors import DataError, InvalidArgumentError, NotFoundError
+from pstrain.models.loading import restored
 from pstrain.tabular.files import check_columns, open_typed, plain_errors
 from pstrain.tabular.preparation import Preparation
 from pstrain.tabular.table_model import TableModel
@@ -23,11 +24,11 @@ from pstrain.tabular.table_model import TableModel
 
 def load(folder: Path) -> TableModel:
     """Restores the model that ``train`` left in a folder."""
-    Preparation.load(folder)  # raises if the folder is another program's
-    if latest_checkpoint(folder) is None:
+    prepared = Preparation.load(folder)
+    path = latest_checkpoint(folder)
+    if path is None:
         raise NotFoundError(f"no checkpoint in {str(folder)!r}: train again with --overwrite")
-    model: TableModel = ps.models.load_model(folder)
-    return model
+    return TableModel(restored(path), prepared)
 
 
 def evaluate(
