@@ -22,6 +22,9 @@ from torch import nn  # noqa: E402
 
 from pstrain.torch.layer import _begin_random_numbers  # noqa: E402
 
+# Torch's own threads warn of this at their first product on a GPU, whatever the program did before.
+pytestmark = pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS:UserWarning")
+
 ROWS = 4_000
 SCHEMA = ps.FeatureSchema(dense=["price"], categorical={"page": ps.Category(64)}, label="label")
 RANDOM = np.random.default_rng(7)
