@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from pstrain.public_names import lazy_getattr
+
 if TYPE_CHECKING:
     from pstrain import (
         callbacks,
@@ -188,14 +190,13 @@ __all__ = [
 ]
 
 
+_of_home = lazy_getattr(__name__, _HOMES, "PSTRAIN")
+
+
 def __getattr__(name: str) -> Any:
-    if name in _MODULES or name in _EXTRAS:
-        value: Any = importlib.import_module(_MODULES.get(name) or _EXTRAS[name])
-    elif name in _HOMES:
-        value = getattr(importlib.import_module(_HOMES[name]), name)
-    else:
-        foreign_names = importlib.import_module("pstrain.foreign_names")
-        foreign_names.module_getattr(__name__, foreign_names.PSTRAIN)(name)
+    if name not in _MODULES and name not in _EXTRAS:
+        return _of_home(name)
+    value = importlib.import_module(_MODULES.get(name) or _EXTRAS[name])
     globals()[name] = value
     return value
 

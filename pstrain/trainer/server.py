@@ -70,7 +70,7 @@ def _import_packages() -> None:
     Closures that run at the same time would import parts of a package while others import the
     package, at which Python breaks one of the imports.
     """
-    from pstrain import callbacks, layers, metrics, models, optimizers  # noqa: F401
+    from pstrain import layers, metrics, models, optimizers  # noqa: F401
 
 
 def _connect(token: str, tls: TlsConfig | None, request: pb.ConfigureRequest) -> RemoteParameters:

@@ -56,3 +56,45 @@ def test_package_of_datasets_is_imported_before_its_modules() -> None:
     program = [sys.executable, "-c", textwrap.dedent(_ORDER), *entries]
     ended = subprocess.run(program, capture_output=True, text=True, timeout=120, check=True)
     assert ended.stdout == "done\n"
+
+
+# The thread that imports the package of callbacks is held where it would import one of its modules,
+# until the other thread has begun with another of them.
+_FIT_BESIDE_EVALUATE = """
+    import sys, threading, time
+    from importlib import _bootstrap
+    import pstrain as ps
+
+    package, later = "pstrain.callbacks", "pstrain.callbacks.monitor"
+
+    class Finder:
+        def find_spec(self, name, path=None, target=None):
+            owner = sys.modules.get(package)
+            if name.startswith(package + ".") and owner.__spec__._initializing:
+                deadline = time.monotonic() + 30
+                while name != package + ".base" and later not in list(_bootstrap._module_locks):
+                    assert time.monotonic() < deadline
+                    time.sleep(0.001)
+
+    def first(name):
+        start.wait()
+        try:
+            print(getattr(ps, name).__name__)
+        except BaseException as error:
+            print(error)
+
+    sys.meta_path.insert(0, Finder())
+    ps.models, ps.metrics, ps.optimizers  # what a compiled model has imported
+    start = threading.Barrier(2)
+    threads = [threading.Thread(target=first, args=(name,)) for name in ("fit", "evaluate")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+"""
+
+
+def test_first_fit_beside_first_evaluate_imports_callbacks() -> None:
+    program = [sys.executable, "-c", textwrap.dedent(_FIT_BESIDE_EVALUATE)]
+    ended = subprocess.run(program, capture_output=True, text=True, timeout=120, check=True)
+    assert sorted(ended.stdout.split()) == ["evaluate", "fit"]

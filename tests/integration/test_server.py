@@ -70,7 +70,7 @@ def test_trainer_has_imported_what_closures_are_made_of_before_it_serves() -> No
         "import sys\nimport pstrain as ps\n"
         "with ps.Server({'worker': ['localhost:0']}):\n"
         "    loaded = set(sys.modules)\n"
-        "from pstrain import callbacks, layers, losses, metrics, models, optimizers\n"
+        "from pstrain import layers, losses, metrics, models, optimizers\n"
         "print([name for name in set(sys.modules) - loaded if name.startswith('pstrain.')])\n"
     )
     assert said_by(program) == "[]\n"

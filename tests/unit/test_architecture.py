@@ -31,6 +31,7 @@ STDLIB_ONLY = (
     "dataservice/errors.py",
     "dataservice/config.py",
     "dataservice/public_names.py",
+    "pstrain/public_names.py",
     "pstrain/vocabulary.py",
 )
 PURE = (
@@ -118,6 +119,7 @@ NAMING_MODULES = {
     "pstrain/__init__.py",
     "pstrain/__main__.py",
     "pstrain/kernels/__init__.py",
+    "pstrain/public_names.py",
 }
 Trees = dict[str, ast.Module]
 Imports = dict[str, set[str]]

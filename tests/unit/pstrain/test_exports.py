@@ -6,6 +6,7 @@ import ast
 import importlib.resources
 import inspect
 import pathlib
+from types import ModuleType
 
 import pytest
 
@@ -13,9 +14,10 @@ import pstrain
 
 
 def test_every_public_name_can_be_imported() -> None:
-    for name in pstrain.__all__:
-        assert getattr(pstrain, name) is not None, name
-    assert set(pstrain.__all__) <= set(dir(pstrain))
+    for module in (pstrain, pstrain.callbacks, pstrain.v1):
+        for name in module.__all__:
+            assert getattr(module, name) is not None, name
+        assert set(module.__all__) <= set(dir(module))
 
 
 def test_coordinator_signature_lists_its_options() -> None:
@@ -24,8 +26,9 @@ def test_coordinator_signature_lists_its_options() -> None:
     assert "checkpoint" in parameters
 
 
-def test_type_checking_imports_match_lazy_imports() -> None:
-    tree = ast.parse(pathlib.Path(inspect.getfile(pstrain)).read_text())
+@pytest.mark.parametrize("module", [pstrain, pstrain.callbacks, pstrain.v1])
+def test_type_checking_imports_match_lazy_imports(module: ModuleType) -> None:
+    tree = ast.parse(pathlib.Path(inspect.getfile(module)).read_text())
     block = next(node for node in tree.body if isinstance(node, ast.If))
     imported = {
         alias.asname or alias.name: f"{node.module}.{alias.name}"
@@ -33,9 +36,9 @@ def test_type_checking_imports_match_lazy_imports() -> None:
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
     }
-    homes = {name: f"{home}.{name}" for name, home in pstrain._HOMES.items()}
-    assert imported == {**homes, **pstrain._MODULES}
-    assert set(imported) == set(pstrain.__all__)
+    homes = {name: f"{home}.{name}" for name, home in module._HOMES.items()}
+    assert imported == {**homes, **getattr(module, "_MODULES", {})}
+    assert set(imported) == set(module.__all__)
 
 
 @pytest.mark.parametrize("package", ["pstrain", "dataservice"])
