@@ -48,9 +48,11 @@ class SidecarEvaluator:
     takes the newest checkpoint and skips those that appeared in between; with ``every=True`` it
     takes each one, in order. :meth:`start` follows the directory until one of these cases occurs:
 
-    - it has evaluated ``max_evaluations`` checkpoints, together with earlier evaluators that wrote
-      to the same ``results_dir`` (TensorFlow's ends at the checkpoint of that number instead); it
-      evaluates at least one;
+    - ``max_evaluations`` checkpoints have been evaluated, each counted once, by this evaluator and
+      by earlier ones that wrote to the same ``results_dir``: one that is started again ends where
+      it would have ended, after at least one evaluation. Skipped checkpoints do not count
+      (TensorFlow's ends at the checkpoint of that number): to end with a training that saves n,
+      give n with ``every=True``, or ``last_step``;
     - training has made ``last_step`` steps, by the checkpoint's ``optimizer``, whatever ``model``
       was compiled with (InvalidArgumentError if the checkpoint has no optimizer);
     - no checkpoint has appeared for ``timeout`` seconds (30 if only ``timeout_fn`` is given), and
@@ -127,6 +129,7 @@ class SidecarEvaluator:
         """
         self._monitor.best = self._known_best()
         self._evaluated = self._known_evaluated()
+        self._tell_of_earlier()
         for path in checkpoints_iterator(
             self.checkpoint_dir,
             self._min_interval_s,
@@ -143,6 +146,15 @@ class SidecarEvaluator:
     def stop(self) -> None:
         """Ends :meth:`start` after the evaluation in progress; may be called from any thread."""
         self._stop.set()
+
+    def _tell_of_earlier(self) -> None:
+        if self._verbose and self._max_evaluations is not None and self._evaluated:
+            path = os.path.join(self.results_dir, _RESULTS)
+            print(
+                f"max_evaluations={self._max_evaluations} counts {len(self._evaluated)} made "
+                f"before, by {path}; another results_dir counts anew",
+                flush=True,
+            )
 
     def _has_ended(self) -> bool:
         if self._timeout is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+import re
 import shutil
 import threading
 from typing import Any
@@ -156,6 +157,20 @@ def test_restarted_sidecar_counts_earlier_evaluations(
     results.write_bytes(results.read_bytes() + b'\xff\n[]\n{"checkpoint": "cut o')
     assert steps(3) == [4]
     assert "metrics.jsonl" in caplog.text
+
+
+@pytest.mark.usefixtures("trained")
+def test_restarted_sidecar_tells_which_evaluations_count(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def said(**options: Any) -> str:
+        ps.SidecarEvaluator(model(), data(), tmp_path, timeout=0, **options).start()
+        return capsys.readouterr().out
+
+    assert "before" not in said(max_evaluations=2)
+    assert re.search(r"=2 counts 1 made before, by \S*metrics.jsonl", said(max_evaluations=2))
+    assert "before" not in said() + said(max_evaluations=2, verbose=0)
+    assert "before" not in said(max_evaluations=2, results_dir=tmp_path / "other")
 
 
 @pytest.mark.usefixtures("trained")
