@@ -1,9 +1,14 @@
-"""Writes one line of a CSV file per epoch."""
+"""Writes one line of a CSV file per epoch.
+
+Knows nothing of how a training goes back to a checkpoint. Invariant: of an epoch that is trained
+again, the file has one line, the later one.
+"""
 
 from __future__ import annotations
 
 import csv
 import io
+import itertools
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -21,7 +26,8 @@ class CSVLogger(Callback):
     Columns are those of the first epoch; with ``validation_freq`` also the ``val_`` ones, which are
     NA in other epochs.
     ``append=True`` adds to an existing file, under its header; a training that continues from a
-    checkpoint always does. Each line is written at once.
+    checkpoint always does, in place of the lines of the epochs after the checkpoint, which are
+    trained again. Each line is written at once.
     """
 
     def __init__(
@@ -34,25 +40,32 @@ class CSVLogger(Callback):
         self._filename = path_of(filename, "filename")
         self._separator, self._append = separator, append
         self._columns: list[str] = []
-        self._is_new = False
+        self._rows = 0
+        self._is_new = self._went_back = False
 
     def state_dict(self) -> dict[str, Any]:
-        return {"has_lines": bool(self._columns)}
+        return {"rows": self._rows}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._continue_file(is_known=self._append or state.get("has_lines", False))
+        rows = state.get("rows", 0)
+        self._continue_file(is_known=self._append or rows > 0)
+        self._rows, self._went_back = min(rows, self._rows), True
 
     def on_train_begin(self) -> None:
         with open(self._filename, "a"):  # fails before the first epoch if it cannot be written
             pass
         self._continue_file(is_known=self._append)
+        self._went_back = False
 
-    def on_epoch_begin(self, epoch: int) -> None:  # noqa: ARG002
+    def on_epoch_begin(self, epoch: int) -> None:
         # Truncated here: only now it is known whether training continues from a checkpoint.
         if self._is_new:
             self._is_new = False
             with open(self._filename, "w"):
                 pass
+        elif self._went_back:
+            self._remove_rows_from(epoch)
+        self._went_back = False
 
     def on_epoch_end(self, epoch: int, logs: Logs) -> None:
         is_first = not self._columns
@@ -65,6 +78,7 @@ class CSVLogger(Callback):
             writer.writeheader()
         writer.writerow({"epoch": epoch, **logs})
         append(self._filename, lines.getvalue())
+        self._rows += 1
 
     def _measured_later(self) -> list[str]:
         """Returns the names of a validation, which the logs of the first epoch may lack."""
@@ -74,12 +88,32 @@ class CSVLogger(Callback):
 
     def _continue_file(self, *, is_known: bool) -> None:
         """Continues the existing file under its header if ``is_known``, else begins anew."""
-        self._columns = self._header() if is_known else []
+        records = self._records() if is_known else []
+        self._columns = records[0][1] if records else []
+        self._rows = max(0, len(records) - 1)
         self._is_new = not self._columns
 
-    def _header(self) -> list[str]:
-        try:
-            with open(self._filename, newline="") as stream:
-                return next(csv.reader(stream, delimiter=self._separator), [])
-        except FileNotFoundError:
+    def _remove_rows_from(self, epoch: int) -> None:
+        """Ends the file after the rows that were saved, if the others are of ``epoch`` and later.
+
+        Other rows are those of another program: then all stay.
+        """
+        records = self._records()
+        at = self._columns.index("epoch") if "epoch" in self._columns else len(self._columns)
+        later = [record[at : at + 1] for _, record in records[self._rows + 1 :]]
+        if later == [[str(epoch + number)] for number in range(len(later))]:
+            os.truncate(self._filename, records[self._rows][0])
+        else:
+            self._rows = len(records) - 1
+
+    def _records(self) -> list[tuple[int, list[str]]]:
+        """Returns the header and the rows, each with the number of bytes up to its end."""
+        if not os.path.isfile(self._filename):  # a pipe or a terminal has nothing to read
             return []
+        with open(self._filename, "rb") as file:
+            lines = file.readlines()
+        ends = list(itertools.accumulate(map(len, lines)))
+        reader = csv.reader(
+            (line.decode(errors="replace") for line in lines), delimiter=self._separator
+        )
+        return [(ends[reader.line_num - 1], record) for record in reader]

@@ -22,8 +22,9 @@ class TensorBoard(Callback):
 
     ``update_freq``: "epoch", "batch" or a number of steps; the last two also write
     ``batch_<name>`` by step. An evaluation outside training, such as a SidecarEvaluator's, writes
-    ``evaluation_<name>_vs_iterations`` into ``log_dir/validation``. Writing needs no package;
-    viewing needs tensorboard.
+    ``evaluation_<name>_vs_iterations`` into ``log_dir/validation``. Steps and epochs that are
+    trained again, from a checkpoint on, are written again: TensorBoard shows the later values
+    (both with its ``--load_fast=false``). Writing needs no package; viewing needs tensorboard.
     """
 
     @refuse_arguments("TensorBoard", foreign_arguments.TENSORBOARD)
