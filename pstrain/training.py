@@ -69,10 +69,10 @@ def fit(
     strategy's consistency is "async". ``verbose``: 0 nothing, 1 (or "auto") a bar, 2 a line per
     epoch. ``class_weight``: weights by label, as ``{1: 5.0}``; ``sample_weight``,
     ``validation_sample_weight``: weights of rows, as a column's name, or an array for a table or
-    dict of arrays. A batch's loss, in the history too, is the sum of weight (both multiplied) times
-    loss over the number of rows; ``weighted_metrics`` count by weight. ``validation_split``: the
-    share of a table's last rows to hold out if there is no ``validation_data``.
-    ``validation_freq``: validates every so many epochs, or after the epochs listed.
+    dict of arrays; those of rows may be negative. A batch's loss, in the history too, is the sum of
+    weight (both multiplied) times loss over the number of rows; ``weighted_metrics`` count by
+    weight. ``validation_split``: the share of a table's last rows to hold out if there is no
+    ``validation_data``. ``validation_freq``: validates every so many epochs, or after those listed.
 
     With ``callbacks.Checkpoint``, or a coordinator that has a ``checkpoint``: once a lost parameter
     server was started again, values, data position and counts return to the newest checkpoint and

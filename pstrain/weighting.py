@@ -109,9 +109,10 @@ def _of_labels(given: Any) -> Weights:
     for label, weight in given.items():
         if label not in (0, 1):
             raise InvalidArgumentError(f"class_weight has labels 0 and 1, got {label!r}")
-        if not (isinstance(weight, numbers.Real) and math.isfinite(weight)):
+        # Rows of a negative weight have a use beside others of their label, a whole label has none.
+        if not (isinstance(weight, numbers.Real) and 0 <= float(weight) < math.inf):
             raise InvalidArgumentError(
-                f"class_weight[{label!r}] must be a finite number, got {weight!r}"
+                f"class_weight[{label!r}] must be a finite number, 0 or more, got {weight!r}"
             )
         weights[int(label)] = weight
     return weights

@@ -90,6 +90,14 @@ def test_sample_weight_weighs_rows_in_training(data: Any, weight: Any) -> None:
     assert loss == pytest.approx(expected_loss, rel=1e-6)
 
 
+def test_rows_of_negative_weight_raise_the_loss_in_training() -> None:
+    weights = np.where(np.arange(6) % 3, WEIGHTS, -0.25)
+    values, loss = fitted(ROWS, sample_weight=weights)
+    expected, expected_loss = reference_fit(weights)
+    assert values == pytest.approx(expected, rel=1e-4)
+    assert loss == pytest.approx(expected_loss, rel=1e-6)
+
+
 @pytest.mark.parametrize("by_label", [{0: 1.0, 1: 5.0}, {1: 5}, {np.int64(1): np.float32(5)}])
 def test_class_weight_weighs_rows_by_label(by_label: Any) -> None:
     of_labels = np.where(ROWS["label"] == 1, 5.0, 1.0)
@@ -146,6 +154,9 @@ def test_evaluation_weighs_loss_and_weighted_metrics() -> None:
          "weights of column 'w' hold 1 nulls"),
         (ROWS, {"class_weight": {2: 1.0}}, InvalidArgumentError, "labels 0 and 1, got 2"),
         (ROWS, {"class_weight": {1: "5"}}, InvalidArgumentError, r"class_weight\[1\] must be a"),
+        (ROWS, {"class_weight": {1: np.nan}}, InvalidArgumentError, "finite number.*got nan"),
+        (ROWS, {"class_weight": {0: -1.0}}, InvalidArgumentError, "0 or more, got -1.0"),
+        (ROWS, {"sample_weight": np.full(6, np.nan)}, DataError, "row 0: nan is not a weight"),
         (ROWS, {"class_weight": "balanced"}, InvalidTypeError, "dict of weights by label"),
     ],
 )  # fmt: skip
