@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import numbers
 import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -189,8 +189,8 @@ class Replica(Hinting):
         with _replica_scope(ReplicaContext(self)):
             return fn(*positional, **named)
 
-    def reduce(self, reduce_op: Any, value: Any, axis: int | None = None) -> Any:
-        """Reduces ``value`` of the only replica, over ``axis`` if one is given.
+    def reduce(self, reduce_op: Any, value: Any, axis: int | Sequence[int] | None = None) -> Any:
+        """Reduces ``value`` of the only replica, over ``axis``, or several, if given.
 
         ``reduce_op``: SUM or MEAN. ``value``: a number, an array, a Tensor or a list of numbers, or
         a tuple, list or dict of these.
@@ -267,12 +267,16 @@ def _array(value: Any) -> Any:
     return value.value if isinstance(value, Tensor) else np.asarray(value)
 
 
-def _reduced(op: ReduceOp, value: Any, axis: int | None) -> Any:
+def _reduced(op: ReduceOp, value: Any, axis: int | Sequence[int] | None) -> Any:
     if axis is None:
         return value
     array = _array(value)
-    _check_axis(array, axis)
-    return array.sum(axis=axis) if op is ReduceOp.SUM else array.mean(axis=axis)
+    axes = tuple(axis) if isinstance(axis, list | tuple) else (axis,)
+    for each in axes:
+        _check_axis(array, each)
+    if len({int(each) % array.ndim for each in axes}) < len(axes):
+        raise InvalidArgumentError(f"axis {axis} has an axis twice: give each once")
+    return array.sum(axis=axes) if op is ReduceOp.SUM else array.mean(axis=axes)
 
 
 def _gathered(value: Any, axis: int) -> Any:
@@ -287,8 +291,8 @@ def _check_axis(array: Any, axis: Any) -> None:
     try:
         number = operator.index(axis)
     except TypeError as error:
-        raise InvalidTypeError(f"axis must be an integer, got {type(axis).__name__}") from error
+        raise InvalidTypeError(f"an axis must be an integer, got {type(axis).__name__}") from error
     if isinstance(axis, bool):
-        raise InvalidTypeError("axis must be an integer, got bool")
+        raise InvalidTypeError("an axis must be an integer, got bool")
     if not -array.ndim <= number < array.ndim:
         raise InvalidArgumentError(f"axis {number} is outside of a value of shape {array.shape}")

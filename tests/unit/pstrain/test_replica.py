@@ -45,6 +45,16 @@ def test_replica_scope_is_refused_and_run_needs_function() -> None:
         Replica().run(3)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("axis", [(0, 1), [0, 1], (-1, 0)])
+def test_reduce_goes_over_several_axes(axis: Any) -> None:
+    assert Replica().reduce("SUM", VALUE, axis=axis) == 15.0
+    assert Replica().reduce("MEAN", VALUE, axis=axis) == 2.5
+    cube = np.arange(24.0).reshape(2, 3, 4)
+    expected = cube.mean(axis=tuple(axis))
+    assert Replica().reduce("MEAN", Tensor(cube), axis=axis).tolist() == expected.tolist()
+    assert Replica().reduce("MEAN", VALUE, axis=()).tolist() == VALUE.tolist()
+
+
 def test_reduce_refuses_invalid_op_and_axis() -> None:
     strategy = Replica()
     with pytest.raises(ValueError, match="MAX"):
@@ -57,6 +67,12 @@ def test_reduce_refuses_invalid_op_and_axis() -> None:
         strategy.reduce("SUM", VALUE, axis="0")
     with pytest.raises(InvalidTypeError):
         strategy.reduce("SUM", VALUE, axis=0.5)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="axis 2"):
+        strategy.reduce("SUM", VALUE, axis=(0, 2))
+    with pytest.raises(InvalidTypeError, match="integer, got str"):
+        strategy.reduce("SUM", VALUE, axis=("0", 1))  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgumentError, match=r"axis \(0, -2\) has an axis twice"):
+        strategy.reduce("SUM", VALUE, axis=(0, -2))
 
 
 def test_gather_of_single_replica_returns_its_value() -> None:
