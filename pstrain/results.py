@@ -1,8 +1,9 @@
 """Encodes what a closure returns as bytes that cannot run code when they are decoded.
 
 Takes structures of None, bool, int, float, str, bytes, list, tuple, named tuple, dict, NumPy
-arrays and scalars, and Arrow batches and tables. Knows nothing of how the bytes travel. Invariant:
-``decode(encode(value))`` equals the value, NumPy scalars included.
+arrays and scalars, and Arrow batches and tables. Knows nothing of how the bytes travel. Invariants:
+``decode(encode(value))`` equals the value, NumPy scalars included; what ``is_unread``, which a
+function that changes a variable gets for it, is not read, and becomes None.
 """
 
 from __future__ import annotations
@@ -87,6 +88,8 @@ def _pack(value: Any, buffers: list[bytes]) -> Any:
     if isinstance(value, dict):
         pairs = [[_pack(k, buffers), _pack(v, buffers)] for k, v in value.items()]
         return ["dict", *pairs]
+    if getattr(value, "is_unread", False):
+        return None
     kind, data, *rest = _leaf(value)
     buffers.append(data)
     return [kind, len(buffers) - 1, *rest]

@@ -48,6 +48,8 @@ class BaseVariable(ValueOperators, Hinting):
     parameters: Parameters
     _start: int
     _stop: int
+    is_unread: bool
+    """True of what a change returns in a step: as the step's result it travels as None."""
 
     @property
     def name(self) -> str:
@@ -102,70 +104,71 @@ class BaseVariable(ValueOperators, Hinting):
     def assign(self, value: Any) -> Any:
         """Sets all values; a scalar is broadcast, any other shape must be the variable's.
 
-        All ``assign*`` methods return the variable, whose value is read only where it is used. In a
-        scheduled function they return None: a variable that such a function returns is read and
-        sent back as an array.
+        All ``assign*`` methods return the variable, whose value is read only where it is used, as
+        in ``variable.assign_add(1).numpy()``. If a scheduled function returns what they return, its
+        result is None, since nobody has used the value; the variable itself, or what
+        :meth:`read_value` gives, is sent back as an array.
         """
         self._assign("set", value)
-        return self._unless_scheduled()
+        return self._after_change()
 
     @_changes("assign_add")
     def assign_add(self, delta: Any) -> Any:
         """Adds to all values. The servers do the addition, so no concurrent addition is lost."""
         self._assign("add", delta)
-        return self._unless_scheduled()
+        return self._after_change()
 
     @_changes("assign_sub")
     def assign_sub(self, delta: Any) -> Any:
         """Subtracts from all values. The servers do the subtraction, as in :meth:`assign_add`."""
         self._assign("sub", delta)
-        return self._unless_scheduled()
+        return self._after_change()
 
     @_changes("scatter_update")
     def scatter_update(self, ids: Any, rows: Any = None) -> Any:
         """Sets rows ``ids``; where an id repeats, the last of its rows wins.
 
         All ``scatter_*`` methods take ids and rows, or one ``IndexedSlices`` with both, and return
-        the variable, or None in a scheduled function, as ``assign*`` do.
+        the variable, as ``assign*`` do.
         """
         self.scatter("set", ids, rows)
-        return self._unless_scheduled()
+        return self._after_change()
 
     @_changes("scatter_add")
     def scatter_add(self, ids: Any, rows: Any = None) -> Any:
         """Adds to rows ``ids``; repeated ids add up."""
         self.scatter("add", ids, rows)
-        return self._unless_scheduled()
+        return self._after_change()
 
     @_changes("scatter_sub")
     def scatter_sub(self, ids: Any, rows: Any = None) -> Any:
         """Subtracts from rows ``ids``; repeated ids add up."""
         self.scatter("sub", ids, rows)
-        return self._unless_scheduled()
+        return self._after_change()
 
     @_changes("scatter_mul")
     def scatter_mul(self, ids: Any, rows: Any = None) -> Any:
         """Multiplies rows ``ids``."""
         self.scatter("mul", ids, rows)
-        return self._unless_scheduled()
+        return self._after_change()
 
     @_changes("scatter_div")
     def scatter_div(self, ids: Any, rows: Any = None) -> Any:
         """Divides rows ``ids``."""
         self.scatter("div", ids, rows)
-        return self._unless_scheduled()
+        return self._after_change()
 
     @_changes("scatter_min")
     def scatter_min(self, ids: Any, rows: Any = None) -> Any:
         """Sets each value of rows ``ids`` to the smaller of the present and the given value."""
         self.scatter("min", ids, rows)
-        return self._unless_scheduled()
+        return self._after_change()
 
     @_changes("scatter_max")
     def scatter_max(self, ids: Any, rows: Any = None) -> Any:
         """Sets each value of rows ``ids`` to the larger of the present and the given value."""
         self.scatter("max", ids, rows)
-        return self._unless_scheduled()
+        return self._after_change()
 
     @_changes("batch_scatter_update")
     def batch_scatter_update(self, ids: Any, rows: Any = None) -> Any:
@@ -177,7 +180,7 @@ class BaseVariable(ValueOperators, Hinting):
         where, values = ids_and_rows(ids, rows, self.name)
         if where.ndim == 1:
             self.scatter("set", where, values)
-            return self._unless_scheduled()
+            return self._after_change()
         current = self.numpy()
         set_rows(current, where, values, self.name)
         return self.assign(current)
@@ -272,8 +275,13 @@ class BaseVariable(ValueOperators, Hinting):
             )
         self._check_operation(op)
 
-    def _unless_scheduled(self) -> Self | None:
-        return self if current_step() is None else None
+    def _after_change(self) -> Self:
+        if current_step() is None:
+            return self
+        handle: Self = new_handle(
+            type(self), self.spec, self.parameters, self._start, self._stop, is_unread=True
+        )
+        return handle
 
     def scatter(self, op: str, ids: Any, rows: Any = None) -> None:
         """Changes rows ``ids`` by ``op``: "set", "add", "sub", "mul", "div", "min" or "max"."""
@@ -360,7 +368,13 @@ class BaseVariable(ValueOperators, Hinting):
 
 
 def new_handle(
-    kind: type[Any], spec: VariableSpec, parameters: Parameters, start: int, stop: int
+    kind: type[Any],
+    spec: VariableSpec,
+    parameters: Parameters,
+    start: int,
+    stop: int,
+    *,
+    is_unread: bool = False,
 ) -> Any:
     """Returns a ``kind`` that covers rows ``[start, stop)`` of ``spec``; creates no values."""
     variable = object.__new__(kind)
@@ -368,4 +382,5 @@ def new_handle(
     variable.parameters = parameters
     variable._start = start
     variable._stop = stop
+    variable.is_unread = is_unread
     return variable

@@ -142,6 +142,21 @@ def test_trainers_update_their_own_per_worker_copies(strategy: ps.ParameterServe
     assert sum(copies) == 40
 
 
+def test_scheduled_function_reads_what_a_change_returns(
+    strategy: ps.ParameterServerStrategy,
+) -> None:
+    coordinator = ps.ClusterCoordinator(strategy)
+    with strategy.scope():
+        total = ps.Variable([1.0, 2.0], name="total")
+    try:
+        read = coordinator.schedule(lambda: total.assign_add([1.0, 1.0]).assign_sub(0.5).numpy())
+        assert read.fetch().tolist() == [1.5, 2.5]
+        assert coordinator.schedule(lambda: total.assign_add([1.0, 1.0])).fetch() is None
+        assert coordinator.schedule(lambda: total).fetch().tolist() == [2.5, 3.5]
+    finally:
+        coordinator.close()
+
+
 def test_changed_learning_rate_reaches_already_shipped_functions(
     strategy: ps.ParameterServerStrategy,
 ) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pstrain import initializers
+from pstrain import initializers, results
 from pstrain.checkpoints.checkpoint import Checkpoint
 from pstrain.errors import FailedPreconditionError, InvalidArgumentError, InvalidTypeError
 from pstrain.gradients.recording import leaf, record
@@ -307,11 +307,25 @@ def test_scatter_applies_repeated_rows_in_turn(table: Any, op: str, expected: fl
     np.testing.assert_array_equal(np.delete(present, 7, 0), np.delete(ROWS, 7, 0))
 
 
-def test_changes_return_variable_except_inside_step(table: Any) -> None:
+def test_changes_return_variable(table: Any) -> None:
     assert table.scatter_update([1], [[4, 4]]) is table
     assert table.batch_scatter_update([[0]] * 10, [[4.0]] * 10) is table
+    assert results.decode(results.encode(table.assign(2.0))).shape == (10, 2)
+
+
+def test_changes_in_step_return_variable_that_is_read_only_where_it_is_used(table: Any) -> None:
     with step_scope(StepToken("s", 4, 1)):
-        assert table.scatter_add([1], [[4, 4]]) is table.assign_add(1.0) is None
+        changed = table.assign(1.0).assign_add(2.0).scatter_add([1], [[4, 4]])
+        assert changed.numpy()[:2].tolist() == [[3, 3], [7, 7]]
+        assert float(np.sum(changed)) == float(np.sum(table)) == 68.0
+        assert changed[1].tolist() == changed.sparse_read([1])[0].tolist() == [7, 7]
+        assert type(changed) is type(table)
+        found = results.decode(results.encode({"changed": changed, "same": [table]}))
+        assert results.decode(results.encode(changed)) is None
+        sent = copy.copy(changed)
+    assert found["changed"] is None
+    assert found["same"][0].tolist() == table.numpy().tolist()
+    assert not sent.is_unread
 
 
 def test_scatter_min_keeps_smaller_value(table: Any) -> None:
