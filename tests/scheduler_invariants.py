@@ -1,4 +1,4 @@
-"""The invariants of the scheduler's state; checked after each step in tests, never in production.
+"""The invariants of the scheduler's state, checked after each step of a test.
 
 Every index is compared with the records that it indexes.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
+from pstrain.coordinator.dependencies import Dependencies
 from pstrain.coordinator.state import CoordinatorState
 
 
@@ -54,7 +55,7 @@ def _check_lines(state: CoordinatorState) -> None:
 
 
 def _check_inputs(state: CoordinatorState) -> None:
-    state.dependencies.check_invariants()
+    check_dependencies(state.dependencies)
     assert all(
         each in state.attempts
         for closure in state.dependencies
@@ -87,3 +88,13 @@ def _check_trainers(state: CoordinatorState) -> None:
     assert in_use == {i: len(each.running) + len(each.dropping) for i, each in trainers.items()}
     assert len(list(state.free)) == len(state.free)
     assert state.holds >= 0
+
+
+def check_dependencies(dependencies: Dependencies) -> None:
+    """Raises AssertionError if the two indexes disagree."""
+    missing = dependencies.missing
+    pairs = {(c, each) for c, unmade in missing.items() for each in unmade}
+    assert all(missing.values())
+    assert all(dependencies.dependants.values())
+    assert pairs == {(c, each) for each, held in dependencies.dependants.items() for c in held}
+    assert all(each < closure for closure, each in pairs)

@@ -68,11 +68,3 @@ class Dependencies:
 
     def __len__(self) -> int:
         return len(self.missing)
-
-    def check_invariants(self) -> None:
-        """Raises AssertionError if the two indexes disagree."""
-        pairs = {(c, each) for c, missing in self.missing.items() for each in missing}
-        assert all(self.missing.values())
-        assert all(self.dependants.values())
-        assert pairs == {(c, each) for each, held in self.dependants.items() for c in held}
-        assert all(each < closure for closure, each in pairs)

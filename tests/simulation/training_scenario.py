@@ -30,7 +30,6 @@ from pstrain.coordinator import (
     trainer_interface,
     waits,
 )
-from pstrain.coordinator.invariants import check_invariants
 from pstrain.coordinator.remote_value import RemoteValue
 from pstrain.errors import CancelledError, InvalidArgumentError
 from pstrain.execution import resumption
@@ -51,6 +50,7 @@ from pstrain.trainer import service as trainer_service
 from pstrain.trainer.committing import Committer
 from pstrain.trainer.staging import ClosureRun
 from pstrain.trainer.trainer_session import TrainerSession
+from tests.scheduler_invariants import check_invariants
 from tests.simulation import training_program
 from tests.simulation.base_scenario import FAULTS_UNTIL_S, REPLAY, BaseScenario, Outcome
 from tests.simulation.consistency_checker import ConsistencyChecker, rule_of

@@ -96,7 +96,6 @@ PURE = (
     "pstrain/coordinator/rounds.py",
     "pstrain/coordinator/propagation.py",
     "pstrain/coordinator/dependencies.py",
-    "pstrain/coordinator/invariants.py",
     "pstrain/coordinator/priority_queue.py",
     "pstrain/coordinator/outboxes.py",
     "pstrain/coordinator/trainer_marks.py",

@@ -10,10 +10,10 @@ from pstrain.consistency import ASYNC, Consistency
 from pstrain.coordinator import assigning, decide
 from pstrain.coordinator import events as ev
 from pstrain.coordinator.core import Core
-from pstrain.coordinator.invariants import check_invariants
 from pstrain.coordinator.orders import Outbox, RunResult, StartRun
 from pstrain.coordinator.scheduler import Scheduler
 from pstrain.coordinator.state import CoordinatorState
+from tests.scheduler_invariants import check_invariants
 
 
 def apply(state: CoordinatorState, events: ev.Events) -> ev.Events:

@@ -7,11 +7,11 @@ import pytest
 from pstrain.consistency import ASYNC, Consistency, Ssp
 from pstrain.coordinator import assigning, decide, waits
 from pstrain.coordinator import events as ev
-from pstrain.coordinator.invariants import check_invariants
 from pstrain.coordinator.lost_trainers import Settlement
 from pstrain.coordinator.orders import Outbox, RunResult, StartRun
 from pstrain.coordinator.state import CoordinatorState
 from pstrain.errors import CancelledError, UnavailableError
+from tests.scheduler_invariants import check_invariants
 from tests.unit.pstrain.coordinator.scheduling_cases import apply, join_warm, scheduler, started
 
 

@@ -14,6 +14,7 @@ from pstrain.coordinator.dependencies import Dependencies
 from pstrain.coordinator.remote_value import InputValues
 from pstrain.coordinator.state import CoordinatorState
 from pstrain.errors import CancelledError, ClosureInputError, InvalidArgumentError
+from tests.scheduler_invariants import check_dependencies
 from tests.unit.pstrain.coordinator.scheduling_cases import Cluster, apply, running_state, started
 
 
@@ -22,7 +23,7 @@ def test_closure_is_released_by_last_of_its_inputs() -> None:
     inputs.add(3, (0, 1))
     inputs.add(4, (0,))
     inputs.add(5, (4, 3))
-    inputs.check_invariants()
+    check_dependencies(inputs)
     assert (inputs.of(3), inputs.of(0), len(inputs), 4 in inputs) == ((0, 1), (), 3, True)
     assert inputs.finished(0) == [4]
     assert inputs.finished(1) == [3]
@@ -39,7 +40,7 @@ def test_transitive_dependants_of_ended_closures_are_found() -> None:
     assert dict(inputs.dependants_of([2, 3])) == {4: 3}
     for closure in (4, 3, 2, 5):
         inputs.drop(closure)
-        inputs.check_invariants()
+        check_dependencies(inputs)
     assert not inputs.dependants
 
 

@@ -16,9 +16,9 @@ from pstrain import consistency
 from pstrain.consistency import ASYNC, Consistency, Ssp, Sync, consistency_of
 from pstrain.coordinator import assigning, decide, rounds
 from pstrain.coordinator import events as ev
-from pstrain.coordinator.invariants import check_invariants
 from pstrain.coordinator.state import CoordinatorState
 from pstrain.errors import InvalidArgumentError
+from tests.scheduler_invariants import check_invariants
 from tests.unit.pstrain.coordinator.scheduling_cases import apply
 
 

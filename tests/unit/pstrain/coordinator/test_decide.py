@@ -7,8 +7,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from pstrain.coordinator import assigning, decide, exhausted
 from pstrain.coordinator import events as ev
-from pstrain.coordinator.invariants import check_invariants
 from pstrain.coordinator.state import CoordinatorState
+from tests.scheduler_invariants import check_invariants
 from tests.unit.pstrain.coordinator.scheduling_cases import apply, join_warm, running_state, started
 
 ATTEMPTS_MAX = 3

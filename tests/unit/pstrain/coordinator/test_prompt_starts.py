@@ -20,11 +20,11 @@ from pstrain.consistency import ASYNC, Consistency, Ssp, Sync
 from pstrain.coordinator import assigning, exhausted, rounds
 from pstrain.coordinator import events as ev
 from pstrain.coordinator.core import Core
-from pstrain.coordinator.invariants import check_invariants
 from pstrain.coordinator.lost_trainers import Settlement
 from pstrain.coordinator.orders import Outbox, RoundPart, RunResult
 from pstrain.coordinator.scheduler import Scheduler
 from pstrain.coordinator.state import CoordinatorState
+from tests.scheduler_invariants import check_invariants
 
 TRAINERS = 4
 SECONDS = {"short": 0.02, "middling": 0.05, "long": 1.0}
