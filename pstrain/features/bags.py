@@ -131,8 +131,8 @@ def check_pooling(rule: str | None, what: str = "pooling") -> Pooling | None:
 
 def joined(parts: Sequence[Bags]) -> Bags | None:
     """Concatenates the bags of several fields; None if there are none."""
-    if not parts:
-        return None
+    if len(parts) < 2:
+        return parts[0] if parts else None
     counts = [len(part.ids) for part in parts]
     starts = np.cumsum([0, *counts[:-1]])
     offsets = [part.offsets[:-1] + start for part, start in zip(parts, starts, strict=True)]

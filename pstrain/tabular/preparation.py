@@ -85,8 +85,9 @@ class Preparation:
 
     def features(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Returns the features alone: the label of rows to predict may be of any type."""
-        others = (self.label, self.weights)
-        return self(batch.select([name for name in batch.schema.names if name not in others]))
+        names = batch.schema.names
+        kept = [name for name in names if name not in (self.label, self.weights)]
+        return self(batch if kept == names else batch.select(kept))
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Writes these rules into a folder, whole or not at all."""
@@ -170,8 +171,14 @@ def _logarithm(values: pa.Array) -> pa.Array:
     return pc.multiply(pc.sign(values), pc.log1p(pc.abs(values)))
 
 
-def _without_blanks(values: pa.Array) -> pa.Array:
-    return pc.if_else(pc.equal(values, _scalar("")), pa.nulls(1, pa.string())[0], values)
+def _without_blanks(values: pa.StringArray) -> pa.Array:
+    # Most columns have none, and of one row each of Arrow's functions takes longer than this look.
+    if not len(values):
+        return values
+    ends = np.frombuffer(values.buffers()[1], np.int32, len(values) + 1, 4 * values.offset)
+    if (ends[1:] != ends[:-1]).all():
+        return values
+    return pc.if_else(pc.equal(values, _BLANK), _NULL, values)
 
 
 def _scalar(value: Value) -> pa.Scalar:
@@ -181,6 +188,10 @@ def _scalar(value: Value) -> pa.Scalar:
     text = value.encode()
     ends = np.array([0, len(text)], np.int32)
     return pa.StringArray.from_buffers(1, pa.py_buffer(ends), pa.py_buffer(text))[0]
+
+
+_BLANK = _scalar("")
+_NULL = pa.nulls(1, pa.string())[0]
 
 
 def _as_trained(name: str, values: pa.Array, trained: pa.DataType) -> pa.Array:
@@ -212,8 +223,11 @@ def _plain(column: pa.Array) -> pa.Array:
 
 
 def _cast(name: str, column: pa.Array, type_: pa.DataType, *, safe: bool = True) -> pa.Array:
+    plain = _plain(column)
+    if plain.type == type_:
+        return plain
     try:
-        return _plain(column).cast(type_, safe=safe)
+        return plain.cast(type_, safe=safe)
     except pa.ArrowException as error:
         raise InvalidArgumentError(
             f"column {name!r} holds {column.type}, which does not become {type_}: {error}"

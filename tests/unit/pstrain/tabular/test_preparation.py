@@ -162,3 +162,23 @@ def test_blank_text_becomes_null_when_blank_is_null(tmp_path: pathlib.Path) -> N
     assert Preparation.load(tmp_path)(written)["a"].to_pylist() == [None, "x", None, None]
     older = Preparation(label="y", label_values=(0, 1), categorical=("a",))
     assert older(written)["a"].to_pylist() == ["", "x", "", None]
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (["x", "é"], ["x", "é"]),
+        (["x", None], ["x", None]),
+        ([None, ""], [None, None]),
+        (["", "x"], [None, "x"]),
+        ([], []),
+    ],
+)
+def test_blank_text_is_found_in_any_part_of_a_column(
+    values: list[str | None], expected: list[str | None]
+) -> None:
+    prepared = Preparation(label="y", label_values=(0, 1), categorical=("a",), blank_is_null=True)
+    whole = pa.array(["", "before", *values, "after", ""], pa.string())
+    for column in (pa.array(values, pa.string()), whole.slice(2, len(values))):
+        batch = pa.RecordBatch.from_pydict({"a": column})
+        assert prepared.features(batch).column("a").to_pylist() == expected
