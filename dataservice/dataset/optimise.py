@@ -8,8 +8,6 @@ interchangeable, so a plan is always run rewritten.
 
 from __future__ import annotations
 
-import dataclasses
-
 from dataservice.dataset.node import Node, rewrite
 from dataservice.dataset.operators.filter import Filter
 from dataservice.dataset.operators.select import Select
@@ -26,7 +24,7 @@ def _push_down(node: Node) -> Node:
     if isinstance(node, Select) and isinstance(node.input, ParquetSource | IpcSource):
         source = node.input
         readable = source.columns is None or set(node.columns) <= set(source.columns)
-        return dataclasses.replace(source, columns=node.columns) if readable else node
+        return source.narrowed(columns=node.columns) if readable else node
     if isinstance(node, Filter) and isinstance(node.input, ParquetSource):
         return _filtered(node, node.input)
     return node
@@ -39,4 +37,4 @@ def _filtered(node: Filter, source: ParquetSource) -> Node:
     if source.columns is not None and not condition.columns() <= set(source.columns):
         return node
     both = condition if source.filter is None else source.filter & condition
-    return dataclasses.replace(source, filter=both)
+    return source.narrowed(filter=both)

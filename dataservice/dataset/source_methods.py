@@ -94,13 +94,20 @@ class SourceMethods:
         columns: Sequence[str] | None = None,
         filter: Expression | Sequence[Any] | None = None,
         storage_options: Mapping[str, Any] | None = None,
+        *,
+        partitioning: str | None = "hive",
     ) -> Self:
         """Reads Parquet files: a path, a directory, a glob, an fsspec URL, or a list of them.
 
         `filter` is an expression, or a list as pyarrow and pandas take: [("x", ">", 0), ...].
         `storage_options` travel with the plan; prefer credentials on the machines that read.
+        Folders such as `day=2024-01-01` below a directory, or in the path of a file, are a last
+        column `day`, unless the files have one; of int64 if all its values are integers, else of
+        strings. Files in folders that `filter` excludes are not opened. None ignores such names.
         """
-        return cls(ParquetSource(paths, columns, filter, storage_options))  # type: ignore
+        return cls(
+            ParquetSource(paths, columns, filter, storage_options, partitioning)  # type: ignore
+        )
 
     @classmethod
     def from_csv(

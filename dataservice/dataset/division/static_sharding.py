@@ -155,11 +155,8 @@ def _with_paths(source: Source, paths: Sequence[str]) -> Node:
     """
     name = "patterns" if isinstance(source, FileListSource) else "paths"
     changes: dict[str, Any] = {name: tuple(paths)}
-    mine = dataclasses.replace(source, **changes)
     source.empty()  # finds the columns, unless they were given
-    if "reference" in vars(source):
-        vars(mine)["reference"] = vars(source)["reference"]
-    return mine
+    return source.narrowed(**changes)
 
 
 def _list_files(root: Node) -> Listing:

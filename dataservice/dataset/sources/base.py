@@ -11,7 +11,7 @@ import dataclasses
 import itertools
 from abc import abstractmethod
 from collections.abc import Generator, Iterable, Iterator, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import pyarrow as pa
 
@@ -91,6 +91,16 @@ class Source(Node):
         Positions count the rows before this.
         """
         return batch
+
+    def narrowed(self, **changes: Any) -> Self:
+        """Returns the source with other parameters, by which it yields a part of what it yields.
+
+        Keeps the reference if it was found: that of the part may have other columns or types.
+        """
+        part = dataclasses.replace(self, **changes)
+        if "reference" in vars(self):
+            vars(part)["reference"] = vars(self)["reference"]
+        return part
 
     def open(self, context: RunContext) -> BatchStream:
         if context.split_order is None or not self.reads_files:

@@ -71,7 +71,11 @@ class ColumnarSource(FileSource):
     @functools.cached_property
     def reference(self) -> Reference:
         """The file that all others must match, and its whole schema."""
-        files, read = self.files(), self.read_reference
+        return self.reference_of(self.files())
+
+    def reference_of(self, files: Iterator[InputFile]) -> Reference:
+        """Returns the reference for these files; takes no more of them than it needs."""
+        read = self.read_reference
         first = first_readable(files, self.on_error, read)
         named = None if self.columns is None else {*self.columns, *self._filtered}
         return completed(first, named, files, read, self.on_error)
@@ -79,7 +83,7 @@ class ColumnarSource(FileSource):
     @functools.cached_property
     def read_schema(self) -> pa.Schema:
         """The columns read from each file: the chosen ones, then others that the filter needs."""
-        path, whole, _ = self.reference
+        path, whole = self.reference.path, self.reference.schema
         names = list(whole.names if self.columns is None else self.columns)
         require_columns(names, whole.names, what=f"{path!r}")
         extra = sorted(self._filtered.difference(names))

@@ -46,14 +46,26 @@ def find_files(
     a glob or a directory without a match, and for a path that does not exist; with `on_error`
     "skip", such a path is yielded all the same, and reading it fails.
     """
+    for _, file in find_in_each(paths, suffixes, options, on_error):
+        yield file
+
+
+def find_in_each(
+    paths: tuple[str, ...],
+    suffixes: tuple[str, ...],
+    options: Mapping[str, Any] | None,
+    on_error: str = "raise",
+) -> Iterator[tuple[str, InputFile]]:
+    """Yields the files as `find_files` does, each with that one of `paths` that names it."""
     for path in paths:
         find = _find_local if is_local(path) else _find_remote
         try:
-            yield from find(path, suffixes, options or {})
+            for file in find(path, suffixes, options or {}):
+                yield path, file
         except SourceError:
             if on_error != "skip" or glob.has_magic(path) or os.path.isdir(path):
                 raise
-            yield InputFile(path, 0, "missing")
+            yield path, InputFile(path, 0, "missing")
 
 
 def first_readable(

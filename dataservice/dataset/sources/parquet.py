@@ -1,8 +1,9 @@
 """The source of Parquet files.
 
 Plans from footers: one split per row group, with small neighbours merged, without the row groups
-that their statistics exclude from the filter. Reads with `ParquetFile.iter_batches`. Invariant:
-every file has the columns and types of the reference, and rows come in file order.
+that their statistics exclude from the filter, and without files that the names of their folders
+exclude, which are not opened. Reads with `ParquetFile.iter_batches`. Invariant: every file has the
+columns and types of the reference, and rows come in file order.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import contextlib
 import dataclasses
 import functools
 import threading
+from collections import deque
 from collections.abc import Generator, Iterator, Mapping
 from typing import Any, ClassVar, Final
 
@@ -28,11 +30,13 @@ from dataservice.dataset.sources.columnar import (
     merged_splits,
     named_parts,
 )
-from dataservice.dataset.sources.files import InputFile, read_unchanged
+from dataservice.dataset.sources.files import InputFile, find_in_each, read_unchanged
+from dataservice.dataset.sources.hive import PARTITIONINGS, FolderColumns, folder_row
 from dataservice.dataset.sources.opening import opened
 from dataservice.dataset.sources.reference import Reference
 from dataservice.dataset.stream import RunContext, chunk_rows
 from dataservice.errors import InvalidTypeError, SourceError
+from dataservice.runtime.arguments import check_choice
 from dataservice.sharding import Split
 
 # Opening a row group costs about as much as decoding this many rows.
@@ -43,7 +47,11 @@ _CACHED_FOOTERS: Final = 64
 @register_node
 @dataclasses.dataclass(frozen=True, eq=False)
 class ParquetSource(ColumnarSource):
-    """The chosen `columns` of those rows of Parquet files for which `filter` is true."""
+    """The chosen `columns` of those rows of Parquet files for which `filter` is true.
+
+    With `partitioning` "hive", the names of the files' folders, such as `day=2024-01-01`, are
+    columns too, unless the files have columns of these names.
+    """
 
     kind: ClassVar[str] = "parquet"
     suffixes: ClassVar[tuple[str, ...]] = (".parquet", ".parq", ".pq")
@@ -51,9 +59,12 @@ class ParquetSource(ColumnarSource):
     columns: tuple[str, ...] | None = None
     filter: Expression | None = None
     storage_options: Mapping[str, Any] | None = dataclasses.field(default=None, repr=False)
+    # None if it is not stated, as in plans of earlier versions, which knew no such columns.
+    partitioning: str | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_choice("partitioning", self.partitioning, PARTITIONINGS)
         if isinstance(self.filter, list | tuple):
             object.__setattr__(self, "filter", condition_of(self.filter))
         if self.filter is not None and not isinstance(self.filter, Expression):
@@ -68,14 +79,48 @@ class ParquetSource(ColumnarSource):
         return self.filter is None
 
     def plan_file(self, file: InputFile) -> list[Split]:
+        if self._is_excluded(file.path):
+            return []
         with self._opened(file.path) as parquet:
-            self.check_schema(file.path, parquet.schema_arrow)
+            self._check(file.path, parquet.schema_arrow)
             metadata = parquet.metadata
             groups = [
                 (index, metadata.row_group(index).num_rows)
                 for index in self._matching_groups(file.path, metadata.num_row_groups)
             ]
         return merged_splits(file, groups, _MERGED_ROWS)
+
+    def _is_excluded(self, path: str) -> bool:
+        """True if, by the names of the file's folders, the filter is true for none of its rows."""
+        row = folder_row(path, self._from_folders)
+        known = set(row.schema.names)
+        parts = [] if self.filter is None or not known else self.filter.conjuncts()
+        return any(part.columns() <= known and not part.evaluate(row).true_count for part in parts)
+
+    def _check(self, path: str, found: pa.Schema) -> None:
+        """Raises SchemaError unless the file has all columns, apart from those of its folders."""
+        folders = self._from_folders
+        own = [column for column in found if column.name not in folders.names]
+        self.check_schema(path, pa.schema([*own, *folders]))
+
+    @functools.cached_property
+    def _from_folders(self) -> pa.Schema:
+        """Those of the columns to read that the names of folders hold."""
+        names = self.reference.in_folders.names
+        return pa.schema([column for column in self.read_schema if column.name in names])
+
+    @functools.cached_property
+    def reference(self) -> Reference:
+        """The file that all others must match, and its schema with the columns of folders."""
+        if self.partitioning is None:
+            return self.reference_of(self.files())
+        found = find_in_each(self.paths, self.suffixes, self.storage_options, self.on_error)
+        columns = FolderColumns()
+        files = columns.noting(found)
+        reference = self.reference_of(files)
+        # Of the other files, only the names count.
+        deque(files, maxlen=0)
+        return reference.with_folders(columns.schema())
 
     def _matching_groups(self, path: str, group_count: int) -> list[int]:
         """Returns the row groups in which, by the footer's statistics, the filter may be true."""
@@ -115,7 +160,7 @@ class ParquetSource(ColumnarSource):
         footer = self._footers.get(key)
         with self._opened(split.path, footer) as parquet:
             if footer is None:
-                self.check_schema(split.path, parquet.schema_arrow)
+                self._check(split.path, parquet.schema_arrow)
                 self._footers.put(key, parquet.metadata)
             skip = split.start + first_row
             groups, skip = _skip_groups(parquet.metadata, split.row_groups, skip)
@@ -136,7 +181,8 @@ class ParquetSource(ColumnarSource):
         self, parquet: pq.ParquetFile, path: str, groups: list[int], context: RunContext
     ) -> Iterator[pa.RecordBatch]:
         schema = self.read_schema
-        names = schema.names
+        folders = folder_row(path, self._from_folders)
+        names = [name for name in schema.names if name not in folders.schema.names]
         try:
             chunks = parquet.iter_batches(
                 batch_size=chunk_rows(schema),
@@ -146,7 +192,7 @@ class ParquetSource(ColumnarSource):
             )
             for chunk in chunks:
                 ordered = chunk if chunk.schema.names == names else chunk.select(names)
-                yield plain_batch(ordered, schema)
+                yield plain_batch(_with_folders(ordered, folders, schema.names), schema)
         except (pa.ArrowException, OSError) as error:
             where = f"{path!r}, row group {', '.join(map(str, groups))}"
             if isinstance(error, SourceError):
@@ -198,6 +244,18 @@ class ParquetSource(ColumnarSource):
                     "it is damaged, cut short or of another format: write or copy it again"
                 ) from error
             yield parquet
+
+
+def _with_folders(
+    batch: pa.RecordBatch, folders: pa.RecordBatch, names: list[str]
+) -> pa.RecordBatch:
+    """Returns the columns `names` of a batch and of its only row of `folders`, repeated."""
+    if not folders.num_columns:
+        return batch
+    columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+    for column, values in zip(folders.schema.names, folders.columns, strict=True):
+        columns[column] = pa.repeat(values[0], batch.num_rows)
+    return pa.RecordBatch.from_arrays([columns[name] for name in names], names)
 
 
 class _FooterCache:

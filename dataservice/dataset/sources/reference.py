@@ -27,15 +27,22 @@ class Reference(NamedTuple):
     """The first file and the whole schema.
 
     `type_sources` has, for each column whose type another file has told, the path of that file.
+    `in_folders` are those columns whose values are in the names of the files' folders.
     """
 
     path: str
     schema: pa.Schema
     type_sources: Mapping[str, str] = MappingProxyType({})
+    in_folders: pa.Schema = pa.schema([])
 
     def path_of_type(self, column: str) -> str:
         """Returns the path of the file that told the type of `column`."""
         return self.type_sources.get(column, self.path)
+
+    def with_folders(self, columns: pa.Schema) -> Reference:
+        """Returns a reference that also has those of `columns` that the files do not have."""
+        new = [column for column in columns if column.name not in self.schema.names]
+        return self._replace(schema=pa.schema([*self.schema, *new]), in_folders=pa.schema(new))
 
 
 def fits(found: pa.DataType, expected: pa.DataType) -> bool:
@@ -83,7 +90,7 @@ def completed(
     Each type comes from the first of `others` that has one. A file that cannot be read is an error,
     unless `on_error` is "skip".
     """
-    path, schema, _ = first
+    path, schema = first.path, first.schema
     untyped = {
         field.name
         for field in schema
