@@ -27,7 +27,7 @@ from dataservice.dataset.sources.json_lines import (
     agreeing_lines,
     blocks_of_lines,
     first_lines,
-    read_lines,
+    read_blocks,
 )
 from dataservice.dataset.sources.opening import decompressed, opened
 from dataservice.dataset.sources.read_ahead import ReadAheadBatches, ReadAheadFile
@@ -130,8 +130,8 @@ class JsonSource(WholeFilesSource):
 
         options = self._parse_options(schema)
         with opened(path, self.storage_options) as handle:
-            for block in blocks_of_lines(decompressed(handle, path), self.block_size_bytes):
-                yield from read_lines(block, options, refuse)
+            blocks = blocks_of_lines(decompressed(handle, path), self.block_size_bytes)
+            yield from read_blocks(blocks, options, refuse, use_threads=context.threads > 1)
 
     def empty(self) -> pa.RecordBatch:
         return no_rows(self._row_schema)

@@ -1,9 +1,9 @@
 """Reads JSON lines a block at a time and leaves out, and counts, the lines that Arrow cannot read.
 
-Of a block that is refused, halves are read, and halves of halves, until the lines at fault are
-found: it does not matter why Arrow refuses a line. Knows nothing of schemas or of errors of whole
-files. Invariant: each line is a row, is counted as left out, or is in a block whose error is
-raised; the same bytes give the same batches every time.
+Blocks are read ahead until Arrow refuses one. Of that one, halves are read, and halves of halves,
+until the lines at fault are found: it does not matter why Arrow refuses a line. Knows nothing of
+schemas or of errors of whole files. Invariant: each line is a row, is counted as left out, or is in
+a block whose error is raised; the same bytes give the same batches every time.
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Generator, Iterator
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import pyarrow as pa
 import pyarrow.json as pajson
+
+from dataservice.dataset.sources.read_ahead import ReadAheadBatches, ReadAheadFile
 
 REFUSED_MAX: Final = 1_000
 """So many lines of a block may be left out by themselves; with more, the file is of another kind.
@@ -51,6 +53,85 @@ def blocks_of_lines(file: Any, size_bytes: int) -> Iterator[bytes]:
         rest += read[end:]
     if rest:
         yield rest
+
+
+def read_blocks(
+    blocks: Iterator[bytes],
+    options: pajson.ParseOptions,
+    refuse: Callable[[Refused], None],
+    *,
+    use_threads: bool,
+) -> Iterator[pa.RecordBatch]:
+    """Yields the rows of blocks of lines as `read_lines` does, but reads and parses them ahead."""
+    # Then Arrow makes one batch of each.
+    blocks = (block for block in blocks if not block.isspace())
+    is_refused = True
+    while is_refused:
+        taken = _Taken()
+        is_refused = yield from _until_refused(blocks, taken, options, use_threads)
+        # The first one is refused, others were read ahead.
+        for block in taken.ahead:
+            yield from read_lines(block, options, refuse)
+        if taken.failure is not None:
+            raise taken.failure
+
+
+class _Taken:
+    """What Arrow has taken: `ahead` are the blocks of which it has not given the rows yet.
+
+    `failure` is the error that came in place of a block, after the rows of those before it.
+    """
+
+    def __init__(self) -> None:
+        self.ahead: deque[bytes] = deque()
+        self.is_begun = False
+        self.failure: Exception | None = None
+
+
+class _BlocksFile(ReadAheadFile):
+    """A file of which each read returns one block, whatever its size."""
+
+    def __init__(self, blocks: Iterator[bytes], taken: _Taken) -> None:
+        super().__init__(None)
+        self._blocks = blocks
+        self._taken = taken
+
+    def _read(self, size: int) -> bytes:  # noqa: ARG002 - it goes by blocks
+        try:
+            block = next(self._blocks, b"")
+        except Exception as error:
+            # To Arrow it looks like the end of the file, so that it gives the rows before it.
+            self._taken.failure = error
+            return b""
+        if block:
+            self._taken.is_begun = True
+            self._taken.ahead.append(block)
+        return block
+
+
+def _until_refused(
+    blocks: Iterator[bytes], taken: _Taken, options: pajson.ParseOptions, use_threads: bool
+) -> Generator[pa.RecordBatch, None, bool]:
+    """Yields the rows of blocks up to one that Arrow refuses; returns whether it refused one."""
+    read = pajson.ReadOptions(use_threads=use_threads)
+    try:
+        reader = ReadAheadBatches(
+            # Not named here: closing waits until nothing refers to it any more.
+            _BlocksFile(blocks, taken),
+            lambda file: pajson.open_json(file, read, options),
+        )
+        with contextlib.closing(reader) as batches:
+            for batch in batches:
+                # Arrow's parser does not check the bytes of strings.
+                batch.validate(full=True)
+                taken.ahead.popleft()
+                yield batch
+    except pa.ArrowInvalid:
+        if taken.is_begun and not taken.ahead:
+            raise
+        # Otherwise the file has no lines, which Arrow refuses as well.
+        return taken.is_begun
+    return False
 
 
 def first_lines(file: Any, size_bytes: int) -> bytes:

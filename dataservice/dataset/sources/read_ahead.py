@@ -140,9 +140,13 @@ class _Reading:
         Closing the file looks to Arrow like the end of the file, which it is not.
         """
         reader, batch = self._reader, None
-        if reader is not None:
-            with contextlib.suppress(StopIteration):
-                batch = reader.read_next_batch()
+        try:
+            if reader is not None:
+                with contextlib.suppress(StopIteration):
+                    batch = reader.read_next_batch()
+        finally:
+            # An error on its way keeps this frame, and `close` waits until nothing has the reader.
+            reader = None
         if self._gate.closed:
             raise ValueError("read of a closed file")
         return batch

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import io
+import itertools
 import json
+import logging
 import pathlib
+import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -15,12 +20,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dataservice as ds
-from dataservice.dataset.sources import json_lines
-from dataservice.dataset.sources.json_lines import TooLongError, blocks_of_lines, read_lines
+from dataservice.dataset.sources import json_lines, read_ahead
+from dataservice.dataset.sources.json_lines import TooLongError, blocks_of_lines, read_blocks
 from dataservice.errors import FailedPreconditionError, InvalidArgumentError, SourceError
 
+DEADLINE_S = 30.0
 SCHEMA = pa.schema([("x", pa.int64()), ("s", pa.string())])
 BAD = ['{"x": ', "[1]", '{"x": "a"}', "garbage", '{"x": 1, "z": 2}', '{"x": 1.5}', '"text"']
+OPTIONS = pajson.ParseOptions(explicit_schema=SCHEMA, unexpected_field_behavior="error")
 LATIN = b'{"s": "M\xfcnchen"}'
 
 
@@ -38,19 +45,89 @@ def skipped(dataset: ds.Dataset) -> tuple[list[Any], dict[str, Any]]:
     lines=st.lists(st.one_of(st.integers(0, 99).map(line), st.sampled_from([*BAD, "", " "]))),
     size=st.integers(80, 400),
     ends_whole=st.booleans(),
+    use_threads=st.booleans(),
 )
-def test_each_line_is_a_row_or_is_refused(lines: list[str], size: int, ends_whole: bool) -> None:
+def test_each_line_is_a_row_or_is_refused(
+    lines: list[str], size: int, ends_whole: bool, use_threads: bool
+) -> None:
     text = "\n".join(lines) + ("\n" if ends_whole else "")
-    options = pajson.ParseOptions(explicit_schema=SCHEMA, unexpected_field_behavior="error")
     refused: list[json_lines.Refused] = []
     read: list[Any] = []
-    for block in blocks_of_lines(io.BytesIO(text.encode()), size):
-        for batch in read_lines(block, options, refused.append):
-            assert batch.schema == SCHEMA
-            read += batch["x"].to_pylist()
+    blocks = blocks_of_lines(io.BytesIO(text.encode()), size)
+    for batch in read_blocks(blocks, OPTIONS, refused.append, use_threads=use_threads):
+        assert batch.schema == SCHEMA
+        read += batch["x"].to_pylist()
     wanted = [each for each in lines if each.strip() and each not in BAD]
     assert read == [json.loads(each)["x"] for each in wanted]
     assert [each.text for each in refused] == [each.strip() for each in lines if each in BAD]
+
+
+def blocks_of(*xs: int) -> Iterator[bytes]:
+    return (line(x).encode() + b"\n" for x in xs)
+
+
+def xs_of(rows: Iterator[pa.RecordBatch]) -> Iterator[int]:
+    return (x for batch in rows for x in batch["x"].to_pylist())
+
+
+def test_blocks_are_read_before_they_are_asked_for() -> None:
+    second = threading.Event()
+
+    def blocks() -> Iterator[bytes]:
+        yield from blocks_of(1)
+        second.set()
+        yield from blocks_of(2)
+
+    rows = xs_of(read_blocks(blocks(), OPTIONS, pytest.fail, use_threads=False))
+    assert next(rows) == 1
+    assert second.wait(DEADLINE_S)
+    assert list(rows) == [2]
+
+
+def test_only_blocks_at_hand_are_read_line_by_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    read = json_lines._read
+
+    def noting(lines: bytes, options: pajson.ParseOptions) -> list[pa.RecordBatch]:
+        sizes.append(len(lines))
+        return read(lines, options)
+
+    monkeypatch.setattr(json_lines, "_read", noting)
+    blocks = itertools.chain(blocks_of(*range(500)), [b"garbage\n"], blocks_of(*range(500, 999)))
+    refused: list[json_lines.Refused] = []
+    rows = xs_of(read_blocks(blocks, OPTIONS, refused.append, use_threads=False))
+    assert list(rows) == list(range(999))
+    assert [each.text for each in refused] == ["garbage"]
+    assert sizes[0] == len(b"garbage\n")
+    assert len(sizes) < 200
+
+
+@pytest.mark.parametrize("bad", [[], [b"garbage\n"]])
+def test_rows_before_an_error_of_the_file_come_first(bad: list[bytes]) -> None:
+    def blocks() -> Iterator[bytes]:
+        yield from blocks_of(1, 2)
+        yield from bad
+        yield from blocks_of(3)
+        raise OSError("the store failed")
+
+    refused: list[json_lines.Refused] = []
+    rows = xs_of(read_blocks(blocks(), OPTIONS, refused.append, use_threads=True))
+    assert [next(rows), next(rows), next(rows)] == [1, 2, 3]
+    with pytest.raises(OSError, match="the store failed"):
+        next(rows)
+    assert len(refused) == len(bad)
+
+
+@pytest.mark.parametrize("taken", [1, 2, 9])
+def test_closing_does_not_wait_for_a_file_that_is_still_named(
+    caplog: pytest.LogCaptureFixture, taken: int
+) -> None:
+    blocks = itertools.chain(blocks_of(1, 2), [b"garbage\n"], blocks_of(3, 4))
+    with caplog.at_level(logging.DEBUG, read_ahead.logger.name):
+        rows = read_blocks(blocks, OPTIONS, lambda _: None, use_threads=False)
+        with contextlib.closing(rows):  # type: ignore[type-var]
+            assert len(list(itertools.islice(rows, taken))) == min(taken, 4)
+    assert not caplog.messages
 
 
 def test_bad_lines_are_left_out_and_counted(tmp_path: pathlib.Path) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import logging
 import pathlib
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyarrow import csv as pacsv
 
@@ -138,3 +140,19 @@ def test_source_never_closes_file_that_arrow_is_reading(
             next(batches)
     assert len(reads) >= 10
     assert not any(reads)
+
+
+def test_error_on_its_way_does_not_make_closing_wait(caplog: pytest.LogCaptureFixture) -> None:
+    text = io.BytesIO(b"x\n1\n" + b"2\n" * ROWS + b"garbage\n")
+    types = pacsv.ConvertOptions(column_types={"x": pa.int64()})
+    small = pacsv.ReadOptions(block_size=1 << 16)
+    batches = ReadAheadBatches(
+        LinesFile(text), lambda file: pacsv.open_csv(file, small, convert_options=types)
+    )
+    with (
+        caplog.at_level(logging.DEBUG, read_ahead.logger.name),
+        pytest.raises(pa.ArrowInvalid),
+        contextlib.closing(batches),
+    ):
+        list(batches)
+    assert not caplog.messages
