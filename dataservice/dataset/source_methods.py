@@ -125,8 +125,9 @@ class SourceMethods:
         """Reads CSV files: the columns of `schema`, or all, with the types of the first block.
 
         With header=False the column names are those of `schema`, or f0, f1, ... on_error="skip"
-        leaves out rows with too few or too many values, and counts them in
-        `iterator.stats()["skipped"]`; a file that cannot be read is left out from there on.
+        leaves out rows with too few or too many values, or with a value of another type, and counts
+        them in `iterator.stats()["skipped"]`; a file that cannot be read, or with more than 1,000
+        values of other types in a block, is left out from there on.
         """
         options = _copied(storage_options)
         source = CsvSource(

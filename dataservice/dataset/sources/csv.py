@@ -12,7 +12,7 @@ import functools
 import io
 import re
 from collections.abc import Generator, Iterator, Mapping
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, TypeAlias
 
 import pyarrow as pa
 import pyarrow.csv as pacsv
@@ -20,6 +20,13 @@ import pyarrow.csv as pacsv
 from dataservice.dataset.columns import no_rows, require_distinct
 from dataservice.dataset.node import register_node
 from dataservice.dataset.plain_types import plain_schema
+from dataservice.dataset.sources.csv_rows import (
+    BAD_VALUE,
+    Unfit,
+    as_bytes,
+    bad_column,
+    fitting_rows,
+)
 from dataservice.dataset.sources.files import InputFile, first_readable
 from dataservice.dataset.sources.malformed_rows import MalformedRows
 from dataservice.dataset.sources.opening import (
@@ -44,17 +51,19 @@ from dataservice.errors import (
 from dataservice.job_options import ON_ERROR
 from dataservice.runtime.arguments import check_choice, check_true_or_false
 
+_Batches: TypeAlias = Generator[pa.RecordBatch, None, None]
+
 _BLOCK_BYTES: Final = 1 << 20
 _NO_LINE: Final = "Empty CSV file"
 _NO_TYPE: Final = "is not supported"
 _TOO_LONG: Final = "straddling object"
 _NO_TEXT: Final = "invalid UTF8"
+_SKIPPED: Final = "; from_csv(..., on_error='skip') leaves out such rows"
 _OTHER_ENCODING: Final = (
     "state its encoding, as in from_csv(..., encoding='latin-1'), or save the file as UTF-8, as "
     "`iconv -f LATIN1 -t UTF-8` does"
 )
 _NO_DELIMITERS: Final = '"\r\n\0'
-_BAD_VALUE: Final = re.compile(r"In CSV column #(\d+): (?:Row #\d+: )?CSV conversion error to")
 _ROW: Final = re.compile(r"Row #(\d+): ")
 _MALFORMED: Final = "CSV parse error: Expected"
 _BAD_ROW: Final = re.compile(rf"In CSV column #|{_MALFORMED}")
@@ -67,7 +76,8 @@ class CsvSource(WholeFilesSource):
 
     By default, columns that are not in the schema are ignored if the user stated the schema, and
     are an error if it was inferred, also where the inferred schema was filled in afterwards. With
-    `on_error` "skip", a row with another number of values is left out by itself.
+    `on_error` "skip", a row with another number of values, or with a value of another type, is left
+    out by itself.
     """
 
     kind: ClassVar[str] = "csv"
@@ -101,22 +111,58 @@ class CsvSource(WholeFilesSource):
         if self.null_values is not None:
             object.__setattr__(self, "null_values", _checked_nulls(self.null_values))
 
-    def batches(self, path: str, context: RunContext) -> Generator[pa.RecordBatch, None, None]:
-        schema = self._row_schema
+    def batches(self, path: str, context: RunContext) -> _Batches:
         rows_read = 0
-        malformed = MalformedRows(path, header=self.header)
-        with (
-            self._named_errors(path, schema, lambda: rows_read),
-            self._reader(path, schema, context, malformed) as reader,
-        ):
-            if reader is None:
+        with self._named_errors(path, self._row_schema, lambda: rows_read):
+            malformed = MalformedRows(path, header=self.header)
+            try:
+                for batch in self._typed_rows(path, context, malformed):
+                    rows_read += batch.num_rows
+                    yield batch
                 return
-            self._check_names(path, reader.schema.names)
-            for batch in reader:
-                malformed.record(context.omitted)
+            except pa.ArrowInvalid as error:
+                if self.on_error != "skip" or not BAD_VALUE.search(str(error)):
+                    raise
+            for batch in self._fitting_rows(path, context, rows_read, malformed.counted):
                 rows_read += batch.num_rows
+                yield batch
+
+    def _typed_rows(self, path: str, context: RunContext, malformed: MalformedRows) -> _Batches:
+        schema = self._row_schema
+        with self._reader(path, schema, context, malformed) as reader:
+            if reader is not None:
+                self._check_names(path, reader.schema.names)
+            for batch in reader or ():
+                malformed.record(context.omitted)
                 yield batch.select(schema.names)
             malformed.record(context.omitted)
+
+    def _fitting_rows(self, path: str, context: RunContext, first: int, counted: int) -> _Batches:
+        """Yields the rows from `first` on, without those that have a value of another type.
+
+        `counted` malformed rows are counted already.
+        """
+        schema, done = self._row_schema, first
+        options = self._convert_options(schema, None)
+        malformed = MalformedRows(path, header=self.header, counted=counted)
+
+        def refuse(row: Unfit) -> None:
+            if context.omitted is not None:
+                told = f"{path!r}: column {_typed(row.column)} has a value of another type"
+                context.omitted.source_rows(path, 1, f"{told} ({row.message}): {row.text}")
+
+        # Nulls are told from texts when the values are converted.
+        raw = dataclasses.replace(self, schema=as_bytes(schema), null_values=None)
+        for batch in raw._typed_rows(path, context, malformed):
+            new = batch.slice(first)
+            first -= batch.num_rows - new.num_rows
+            try:
+                for rows in fitting_rows(new, schema, options, refuse):
+                    done += rows.num_rows
+                    yield rows
+            except pa.ArrowInvalid as error:
+                column = _typed(bad_column(error, schema))
+                raise _explained(path, f"after row {done}", column, error, skips=True) from error
 
     def empty(self) -> pa.RecordBatch:
         return no_rows(self._row_schema)
@@ -207,12 +253,7 @@ class CsvSource(WholeFilesSource):
             column_names=names,
             autogenerate_column_names=not self.header and names is None,
         )
-        convert = pacsv.ConvertOptions(
-            column_types=schema,
-            include_columns=None if stated is None else stated.names,
-            null_values=None if self.null_values is None else list(self.null_values),
-            strings_can_be_null=self.null_values is not None,
-        )
+        convert = self._convert_options(schema, None if stated is None else stated.names)
         # Otherwise a block might end inside quotes, and the rest of a value be taken for rows.
         parse = pacsv.ParseOptions(
             delimiter=self.delimiter,
@@ -220,6 +261,16 @@ class CsvSource(WholeFilesSource):
             invalid_row_handler=malformed if self.on_error == "skip" else None,
         )
         return read, parse, convert
+
+    def _convert_options(
+        self, types: pa.Schema | None, columns: list[str] | None
+    ) -> pacsv.ConvertOptions:
+        return pacsv.ConvertOptions(
+            column_types=types,
+            include_columns=columns,
+            null_values=None if self.null_values is None else list(self.null_values),
+            strings_can_be_null=self.null_values is not None,
+        )
 
     def _check_names(self, path: str, names: list[str]) -> None:
         expected = self._row_schema.names
@@ -273,14 +324,18 @@ class CsvSource(WholeFilesSource):
 
     def _column(self, path: str, schema: pa.Schema | None, error: BaseException) -> str:
         """Names the column of a value that has another type; "" for any other error."""
-        found = _BAD_VALUE.search(str(error))
+        found = BAD_VALUE.search(str(error))
         if found is None:
             return ""
         every = dataclasses.replace(self, schema=None) if self.header else self
         with every._reader(path, None, RunContext()) as reader:
             names = [] if reader is None else reader.schema.names
         name = names[int(found[1])]
-        return repr(name) if schema is None else f"{name!r} of type {schema.field(name).type}"
+        return repr(name) if schema is None else _typed(schema.field(name))
+
+
+def _typed(column: pa.Field) -> str:
+    return f"{column.name!r} of type {column.type}"
 
 
 def _checked_nulls(texts: Any) -> tuple[str, ...]:
@@ -338,9 +393,10 @@ def _explained(
         return SourceError(
             f"{path!r} cannot be read as CSV, {where}: {message}; "
             "the file is damaged or cut short, or has another delimiter or number of columns"
-            + ("; from_csv(..., on_error='skip') leaves out such rows" if is_malformed else "")
+            + (_SKIPPED if is_malformed else "")
         )
     return SchemaError(
         f"{path!r}, {where}: column {column} has a value of another type ({message}); "
         "correct the file, parse the column as strings in map, or state the types with schema="
+        + ("" if skips else _SKIPPED)
     )

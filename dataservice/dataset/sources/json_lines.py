@@ -1,9 +1,8 @@
 """Reads JSON lines a block at a time and leaves out, and counts, the lines that Arrow cannot read.
 
-Blocks are read ahead until Arrow refuses one. Of that one, halves are read, and halves of halves,
-until the lines at fault are found: it does not matter why Arrow refuses a line. Knows nothing of
-schemas or of errors of whole files. Invariant: each line is a row, is counted as left out, or is in
-a block whose error is raised; the same bytes give the same batches every time.
+Blocks are read ahead until Arrow refuses one, of which the lines at fault are found. Knows nothing
+of schemas or of errors of whole files. Invariant: each line is a row, is counted as left out, or is
+in a block whose error is raised; the same bytes give the same batches every time.
 """
 
 from __future__ import annotations
@@ -18,12 +17,9 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import pyarrow as pa
 import pyarrow.json as pajson
 
+from dataservice.dataset.sources.bisection import read_in_parts
 from dataservice.dataset.sources.read_ahead import ReadAheadBatches, ReadAheadFile
 
-REFUSED_MAX: Final = 1_000
-"""So many lines of a block may be left out by themselves; with more, the file is of another kind.
-
-Finding each takes Arrow some dozen calls."""
 _TEXT_CHARS: Final = 200
 _Path: TypeAlias = tuple[str | None, ...]
 _ROW: Final = re.compile(r"\.? in row \d+$")
@@ -150,7 +146,7 @@ def read_lines(
 ) -> Iterator[pa.RecordBatch]:
     """Yields the rows of a block of lines; calls ``refuse`` for each line that is left out.
 
-    Raises Arrow's error once more than `REFUSED_MAX` lines would be left out.
+    Raises Arrow's error if there are too many of them.
     """
     for _, batches in _pieces_read(block, options, refuse):
         yield from batches
@@ -187,25 +183,13 @@ def _pieces_read(
     block: bytes, options: pajson.ParseOptions, refuse: Callable[[Refused], None]
 ) -> Iterator[tuple[bytes, list[pa.RecordBatch]]]:
     """Yields parts of a block with their rows; see `read_lines`."""
-    refused = 0
-    pieces = [block]
-    while pieces:
-        piece = pieces.pop()
-        try:
-            read = _read(piece, options)
-        except pa.ArrowInvalid as error:
-            halves = _halves(piece)
-            if len(halves) > 1:
-                pieces += reversed(halves)
-                continue
-            refused += 1
-            if refused > REFUSED_MAX:
-                raise
-            text = piece[:_TEXT_CHARS].decode(errors="replace").rstrip()
-            # Without Arrow's number of the row, which counts from the line itself.
-            refuse(Refused(text, _ROW.sub("", f"{error!s:.{_TEXT_CHARS}}")))
-        else:
-            yield piece, read
+
+    def refuse_line(line: bytes, error: pa.ArrowInvalid) -> None:
+        text = line[:_TEXT_CHARS].decode(errors="replace").rstrip()
+        # Without Arrow's number of the row, which counts from the line itself.
+        refuse(Refused(text, _ROW.sub("", f"{error!s:.{_TEXT_CHARS}}")))
+
+    return read_in_parts(block, lambda piece: _read(piece, options), _halves, refuse_line)
 
 
 def _read(lines: bytes, options: pajson.ParseOptions) -> list[pa.RecordBatch]:

@@ -1,11 +1,12 @@
 """Leaves out the rows of a CSV file that have too few or too many values, and counts them.
 
 Arrow finds them, on any of its threads, ahead of the batches that it hands over. Invariant: each
-such row is counted once in a reading of the file.
+such row is counted once in a reading of the file, also if the file is read again in between.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from typing import Final
 
@@ -17,20 +18,28 @@ _TEXT_CHARS: Final = 200
 
 
 class MalformedRows:
-    """What Arrow calls with each such row of the file at `path`; `header` if it has a header."""
+    """What Arrow calls with each such row of the file at `path`; `header` if it has a header.
 
-    def __init__(self, path: str, *, header: bool) -> None:
+    `counted` is the number of these rows that have been recorded, and are not recorded again.
+    """
+
+    def __init__(self, path: str, *, header: bool, counted: int = 0) -> None:
         self._path = path
         self._header = header
+        self._known = counted
+        self.counted = counted
+        self._numbers = itertools.count()
         self._found: deque[pacsv.InvalidRow] = deque()
 
     def __call__(self, row: pacsv.InvalidRow) -> str:
-        self._found.append(row)
+        if next(self._numbers) >= self._known:
+            self._found.append(row)
         return "skip"
 
     def record(self, omitted: RunOmissions | None) -> None:
         """Counts the rows that were found since the last call."""
         found = [self._found.popleft() for _ in range(len(self._found))]
+        self.counted += len(found)
         if found and omitted is not None:
             omitted.source_rows(self._path, len(found), self._described(found[0]))
 

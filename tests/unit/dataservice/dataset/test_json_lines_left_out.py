@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 import dataservice as ds
 from dataservice.dataset.sources import json_lines, read_ahead
+from dataservice.dataset.sources.bisection import REFUSED_MAX
 from dataservice.dataset.sources.json_lines import TooLongError, blocks_of_lines, read_blocks
 from dataservice.errors import FailedPreconditionError, InvalidArgumentError, SourceError
 
@@ -212,11 +213,11 @@ def test_file_without_a_readable_line_says_why(tmp_path: pathlib.Path) -> None:
 
 def test_file_of_another_kind_is_left_out_as_a_whole(tmp_path: pathlib.Path) -> None:
     (tmp_path / "a.jsonl").write_text(line(1) + "\n")
-    (tmp_path / "b.jsonl").write_text("a,b\n" * (json_lines.REFUSED_MAX + 1))
-    (tmp_path / "c.jsonl").write_text("a,b\n" * json_lines.REFUSED_MAX + line(2))
+    (tmp_path / "b.jsonl").write_text("a,b\n" * (REFUSED_MAX + 1))
+    (tmp_path / "c.jsonl").write_text("a,b\n" * REFUSED_MAX + line(2))
     read, omitted = skipped(ds.Dataset.from_json(tmp_path, on_error="skip"))
     assert read == [1, 2]
-    assert (omitted["splits"], omitted["source_rows"]) == (1, 2 * json_lines.REFUSED_MAX)
+    assert (omitted["splits"], omitted["source_rows"]) == (1, 2 * REFUSED_MAX)
 
 
 def test_line_longer_than_a_block_ends_the_file(tmp_path: pathlib.Path) -> None:
