@@ -17,7 +17,7 @@ import pyarrow as pa
 from dataservice.dataset import operators as ops
 from dataservice.dataset.expressions import Expression
 from dataservice.dataset.node import Node
-from dataservice.errors import InvalidTypeError
+from dataservice.errors import InvalidArgumentError, InvalidTypeError
 from dataservice.runtime.arguments import integer_at_least
 from dataservice.vocabulary import AUTOTUNE
 
@@ -55,7 +55,7 @@ class OperatorMethods:
 
     def map(
         self,
-        fn: Callable[..., Any] | str,
+        fn: Callable[..., Any] | str | Mapping[str, Expression],
         format: str = "numpy",
         schema: pa.Schema | None = None,
         *,
@@ -68,7 +68,8 @@ class OperatorMethods:
         `fn` takes and returns a dict of arrays; with format="arrow" a RecordBatch; with
         format="rows" the dict of one row, which is slow. Unless `schema` is given, it is inferred
         by running `fn` on a few rows; if there are none, a function of rows is run on a made-up
-        row.
+        row. In place of a function, a dict gives an expression for each column of the result:
+        {"x": col("a") + 1}.
 
         on_error="skip" leaves out the rows that `fn` raises on and counts them in
         `iterator.stats()["skipped"]`. To find these rows, `fn` is called again on halves of the
@@ -81,6 +82,14 @@ class OperatorMethods:
         `num_parallel_calls` exists for tf.data programs and changes nothing: see `interleave`.
         """
         _check_parallel_calls(num_parallel_calls)
+        if isinstance(fn, Mapping):
+            stated = format, on_error, _true_for_none(deterministic)
+            if stated != ("numpy", "raise", True):
+                raise InvalidArgumentError(
+                    "map with a dict of expressions calls no function: leave out format=, "
+                    f"on_error= and deterministic=, got {stated}"
+                )
+            return self._over(ops.Project(self._node, fn, schema))
         node = ops.Map(
             self._node,
             fn,  # type: ignore[arg-type]
@@ -125,6 +134,7 @@ class OperatorMethods:
 
         Rows for which the condition is null are dropped, also if a function returns a boolean
         column with nulls unchanged; to compute with such a column, apply `fill_null` to it before.
+        An expression over Parquet files, behind `select` and `rename` too, skips row groups.
         `on_error` and `deterministic` are as for `map`.
         """
         node = ops.Filter(

@@ -13,6 +13,7 @@ from dataservice.dataset.operators.map import FlatMap, Map
 from dataservice.dataset.operators.mix import ChooseFromDatasets, SampleFromDatasets
 from dataservice.dataset.operators.pad import Pad
 from dataservice.dataset.operators.prefetch import Prefetch
+from dataservice.dataset.operators.project import Project
 from dataservice.dataset.operators.repeat import Repeat
 from dataservice.dataset.operators.select import Rename, Select
 from dataservice.dataset.operators.shard import Shard
@@ -38,6 +39,7 @@ __all__ = [
     "Operator",
     "Pad",
     "Prefetch",
+    "Project",
     "Rename",
     "Repeat",
     "RowOperator",

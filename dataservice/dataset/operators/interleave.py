@@ -67,8 +67,12 @@ class Interleave(Operator):
     deterministic: bool = True
 
     def __post_init__(self) -> None:
-        result = " that returns a Dataset"
-        function = Function.code_of(self.function, "interleave", result=result)
+        function = Function.code_of(
+            self.function,
+            "interleave",
+            result=" that returns a Dataset",
+            remedy='; write one such as lambda row: Dataset.from_csv(row["path"])',
+        )
         object.__setattr__(self, "function", function)
         object.__setattr__(self, "schema", declared_schema(self.schema, "interleave"))
         for name in ("cycle_length", "block_length"):

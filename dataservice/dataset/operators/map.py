@@ -41,14 +41,17 @@ class Map(InferringOperator):
     """
 
     kind: ClassVar[str] = "map"
+    # What takes an expression in place of the function.
+    remedy: ClassVar[str] = (
+        "; use with_column(name, expression), or map({name: expression, ...}) for all columns"
+    )
     function: Function
     format: str = "numpy"
     schema: pa.Schema | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        remedy = "; use with_column(name, expression)"
-        function = Function.code_of(self.function, self.kind, remedy=remedy)
+        function = Function.code_of(self.function, self.kind, remedy=self.remedy)
         object.__setattr__(self, "function", function)
         check_choice("format", self.format, sorted(_CALLS))
         object.__setattr__(self, "schema", declared_schema(self.schema, self.kind))
@@ -121,6 +124,7 @@ class FlatMap(Map):
     """As Map, but the function may return any number of rows."""
 
     kind: ClassVar[str] = "flat_map"
+    remedy: ClassVar[str] = "; an expression has one value for each row: use map or filter"
     one_to_one: ClassVar[bool] = False
 
 

@@ -12,9 +12,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from dataservice.dataset.dataset import Dataset
-from dataservice.dataset.expressions import col
+from dataservice.dataset.expressions import col, lit
 from dataservice.dataset.node import UNKNOWN_CARDINALITY
-from dataservice.errors import InvalidArgumentError, SchemaError, UserFunctionError
+from dataservice.dataset.plan import decode_plan, encode_plan
+from dataservice.errors import (
+    InvalidArgumentError,
+    InvalidTypeError,
+    SchemaError,
+    UserFunctionError,
+)
 from tests.unit.dataservice.dataset.checkpoint_checker import check_positions, numbers, run, values
 
 
@@ -42,6 +48,63 @@ def test_map_with_arrow_format_applies_function_to_record_batches() -> None:
     )
     assert encoded.schema == pa.schema([("d", pa.string())])
     assert values(run(encoded), "d") == ["0", "1", "2"]
+
+
+def test_map_with_expressions_makes_these_columns() -> None:
+    dataset = numbers(20).map({"y": col("x") % 3, "x": col("x"), "one": lit(1)})
+    assert dataset.schema == pa.schema([("y", pa.int64()), ("x", pa.int64()), ("one", pa.int64())])
+    assert values(run(dataset), "y") == [x % 3 for x in range(20)]
+    assert dataset.cardinality() == 20
+    check_positions(dataset)
+    check_positions(numbers(20).batch(3).map({"x": -col("x")}))
+    decoded = decode_plan(encode_plan(dataset.node))
+    assert encode_plan(decoded) == encode_plan(dataset.node)
+    assert run(Dataset(decoded))[0].to_pylist()[1] == {"y": 1, "x": 1, "one": 1}
+
+
+def test_map_with_expressions_has_the_stated_types() -> None:
+    schema = pa.schema([("one", pa.int8()), ("y", pa.float32())])
+    dataset = numbers(3).map({"y": col("x"), "one": lit(1)}, schema=schema)
+    assert dataset.schema == schema
+    assert dataset.to_table().to_pylist()[2] == {"one": 1, "y": 2.0}
+    with pytest.raises(SchemaError, match=r"the expressions given to map.*missing"):
+        numbers(3).map({"y": col("x")}, schema=schema).to_table()
+
+
+def test_column_that_map_only_names_stays_padded() -> None:
+    ragged = Dataset.from_table(pa.table({"t": [[1], [1, 2, 3]]})).padded_batch(2)
+    (batch,) = ragged.map({"u": col("t")}).numpy()
+    assert batch["u"].tolist() == [[1, 0, 0], [1, 2, 3]]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (({},), "map takes a dict of expressions"),
+        (({"x": 1},), r"ds\.lit\(1\).*got 1 for 'x'"),
+        (({1: col("x")},), "by column"),
+        (({"x": col("x")}, "rows"), r"leave out format=.*'rows'"),
+    ],
+)
+def test_map_with_a_wrong_dict_names_the_remedy(arguments: Any, told: str) -> None:
+    with pytest.raises((InvalidTypeError, InvalidArgumentError), match=told):
+        numbers(3).map(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        (lambda d: d.map(col("x")), r"with_column\(name, expression\), or map\(\{name: expression"),
+        (lambda d: d.flat_map(col("x")), r"one value for each row: use map or filter"),
+        (
+            lambda d: d.interleave(col("x")),
+            r"returns a Dataset, not the .*write one such as lambda",
+        ),
+    ],
+)
+def test_expression_where_none_has_a_meaning_names_the_remedy(call: Any, told: str) -> None:
+    with pytest.raises(InvalidTypeError, match=told):
+        call(numbers(3))
 
 
 def test_map_with_rows_format_applies_function_to_each_row() -> None:
