@@ -63,6 +63,13 @@ class Expression:
             return frozenset((self.parameters[0],))
         return frozenset().union(*(argument.columns() for argument in self.arguments))
 
+    def over(self, names: Mapping[str, str]) -> Expression:
+        """Returns the same expression over other columns: those that `names` gives for its own."""
+        if self.name == "col":
+            return col(names.get(self.parameters[0], self.parameters[0]))
+        arguments = [argument.over(names) for argument in self.arguments]
+        return Expression(self.name, arguments, self.parameters)
+
     def scalar(self) -> pa.Scalar:
         """Returns the Arrow scalar of a constant: int64 for an integer, or uint64 from 2^63 on."""
         value = self.parameters[0]
