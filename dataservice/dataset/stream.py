@@ -219,6 +219,9 @@ class RowCutter(OverStream):
         self._chunk: pa.RecordBatch | None = None
         self._chunk_state: State | None = None
         self._row = 0
+        # The position between two chunks, once it was asked for: in a chain of cutters each level
+        # would ask all those below.
+        self._between: State | None = None
         self._began = ""  # where the first of several chunks of a cut comes from
         # The last cut met the end. It is not asked for again: in a chain of cutters the calls
         # would multiply.
@@ -277,7 +280,10 @@ class RowCutter(OverStream):
     def advance(self, rows: int) -> int:
         # Rows of a held chunk come first.
         inside = self._row > 0 if self._chunk is None else self._row < self._chunk.num_rows
-        return 0 if inside else self._stream.advance(rows)
+        if inside:
+            return 0
+        self._between = None
+        return self._stream.advance(rows)
 
     def _pull(self) -> pa.RecordBatch | None:
         if self._chunk is not None:
@@ -285,7 +291,8 @@ class RowCutter(OverStream):
         if self._ends_next:
             self._ends_next = False
             return None
-        state = self._stream.state()
+        state = self._stream.state() if self._between is None else self._between["input"]
+        self._between = None
         chunk = next(self._stream, None)
         rows = 0 if chunk is None else chunk.num_rows
         if self._row and self._row >= rows:
@@ -303,8 +310,10 @@ class RowCutter(OverStream):
         if self._held:
             return self._row_of(*self._held_from)
         if self._chunk is None or self._row >= self._chunk.num_rows:
-            row = self._row if self._chunk is None else 0
-            return {"input": self._stream.state(), "row": row}
+            if self._between is None:
+                row = self._row if self._chunk is None else 0
+                self._between = {"input": self._stream.state(), "row": row}
+            return self._between
         assert self._chunk_state is not None
         return self._row_of(self._chunk_state, self._row)
 
@@ -318,7 +327,7 @@ class RowCutter(OverStream):
 
     def restore(self, state: State) -> None:
         self._stream.restore(state["input"])
-        self._chunk, self._chunk_state = None, None
+        self._chunk, self._chunk_state, self._between = None, None, None
         self._row = int(state["row"])
 
     def location(self) -> str:

@@ -263,10 +263,12 @@ class _InterleaveStream(BatchStream):
 
     def _whole_rounds(self) -> int:
         """Returns for how many whole rounds every slot has its rows at hand; 0 within a round."""
+        if self._cycle or self._block or self._grows():
+            return 0
         slots = self._open_slots()
         # A slot that stays empty after the last element has no turn in these rounds.
         is_full = len(slots) == len(self._slots) or self._input_ended
-        if self._cycle or self._block or self._grows() or not (slots and is_full):
+        if not (slots and is_full):
             return 0
         limit = CHUNK_ROWS // (len(slots) * self._node.block_length)
         if not limit:

@@ -199,7 +199,9 @@ class _MixStream(BatchStream):
         """Returns the places of the choices whose datasets have not ended."""
         if not self._exhausted:
             return np.arange(len(choices))
-        return np.flatnonzero(~np.isin(choices, list(self._exhausted)))
+        has_rows = np.ones(len(self._cutters), np.bool_)
+        has_rows[list(self._exhausted)] = False
+        return np.flatnonzero(has_rows[choices])
 
     def _block(self, choices: np.ndarray, left: np.ndarray) -> pa.RecordBatch:
         """Takes the next elements by the choices at `left`; the others' datasets have ended."""
@@ -226,11 +228,11 @@ class _MixStream(BatchStream):
     def _ready(self, choices: np.ndarray) -> int:
         """Returns how many of the choices the current chunks of the datasets can serve."""
         ready = len(choices)
-        for index in np.unique(choices):
-            wanted = np.flatnonzero(choices == index)
+        wanted = np.bincount(choices, minlength=len(self._cutters))
+        for index in np.flatnonzero(wanted):
             available = self._cutters[index].available()
-            if available < len(wanted):
-                ready = min(ready, int(wanted[available]))
+            if available < wanted[index]:
+                ready = min(ready, int(np.flatnonzero(choices == index)[available]))
         return ready
 
     def state(self) -> State:

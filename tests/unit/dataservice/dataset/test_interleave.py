@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from dataservice.dataset.dataset import Dataset
 from dataservice.dataset.expressions import col
 from dataservice.dataset.node import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
+from dataservice.dataset.operators import interleave
 from dataservice.dataset.plan import decode_plan, encode_plan
 from dataservice.dataset.sources import ParquetSource
 from dataservice.errors import InvalidArgumentError, SchemaError, UserFunctionError
@@ -216,3 +217,20 @@ def test_cardinality_of_interleave_is_known_only_if_zero_or_infinite() -> None:
     assert numbers(4).interleave(part).cardinality() == UNKNOWN_CARDINALITY
     assert numbers(0, []).interleave(part).cardinality() == 0
     assert numbers(4).repeat().interleave(part).cardinality() == INFINITE_CARDINALITY
+
+
+def test_slots_are_not_looked_at_one_by_one_within_a_round() -> None:
+    looks = 0
+    open_slots = interleave._InterleaveStream._open_slots
+
+    def counting(self: Any) -> Any:
+        nonlocal looks
+        looks += 1
+        return open_slots(self)
+
+    many = Dataset.range(200).interleave(
+        lambda row: Dataset.range(int(row["id"]), int(row["id"]) + 2), cycle_length=200
+    )
+    with mock.patch.object(interleave._InterleaveStream, "_open_slots", counting):
+        assert sorted(values(run(many), "id")) == sorted([*range(200), *range(1, 201)])
+    assert looks < 20

@@ -18,6 +18,8 @@ from dataservice.dataset.expressions import col
 from dataservice.dataset.node import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from dataservice.dataset.operators.choices import RandomChoices
 from dataservice.dataset.plan import decode_plan, encode_plan, fingerprint
+from dataservice.dataset.sources.base import SplitStream
+from dataservice.dataset.stream import RowCutter, RunContext
 from dataservice.errors import InvalidArgumentError, SchemaError, UnsplittableError
 from tests.unit.dataservice.dataset.checkpoint_checker import (
     check_positions,
@@ -201,3 +203,39 @@ def test_cardinality_of_sampling_depends_on_weights_and_inputs() -> None:
     unknown = Dataset.sample_from_datasets([numbers(3), numbers(3).filter(col("x") > 1)])
     assert unknown.cardinality() == UNKNOWN_CARDINALITY
     assert Dataset.choose_from_datasets([numbers(3)], choices([])).cardinality() == 0
+
+
+def test_chain_of_mixes_asks_each_source_for_its_position_once_between_chunks() -> None:
+    asked = 0
+    state = SplitStream.state
+
+    def counting(self: SplitStream) -> Any:
+        nonlocal asked
+        asked += 1
+        return state(self)
+
+    chained, links = numbers(200), 40
+    for seed in range(links):
+        chained = Dataset.sample_from_datasets([chained, numbers(200)], seed=seed)
+    with mock.patch.object(SplitStream, "state", counting):
+        assert len(values(run(chained))) == 200 * (links + 1)
+    assert asked < 10 * links
+
+
+def test_position_between_chunks_is_that_of_the_next_row_also_after_a_skip() -> None:
+    with RowCutter(numbers(40).node.open(RunContext())) as cutter:
+        first = cutter.state()
+        assert cutter.state() == first
+        skipped = cutter.advance(7)
+        (piece,) = cutter.cut(1)
+        assert piece["x"].to_pylist() == [skipped]
+    with RowCutter(numbers(40).node.open(RunContext())) as cutter:
+        before = cutter.state()
+        cutter.advance(7)
+        after = cutter.state()
+        assert after != before
+        cutter.restore(before)
+        assert cutter.state() == before
+        cutter.restore(after)
+        (piece,) = cutter.cut(1)
+        assert piece["x"].to_pylist() == [7]
