@@ -20,8 +20,8 @@ from dataservice.client.connection import DEFAULT_TIMEOUT_S, DispatcherConnectio
 from dataservice.client.registration import Service, register_quietly
 from dataservice.dataset.dataset import Dataset
 from dataservice.dataset.node import INFINITE_CARDINALITY
-from dataservice.dataset.snapshots.snapshot_folder import SnapshotFolder
-from dataservice.dataset.snapshots.snapshot_wait import failure_of
+from dataservice.dataset.snapshots.folder import SnapshotFolder
+from dataservice.dataset.snapshots.waiting import failure_of
 from dataservice.dataset.sources.paths import check_storage_options, is_local
 from dataservice.errors import (
     DeadlineExceededError,

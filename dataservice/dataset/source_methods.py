@@ -20,7 +20,7 @@ from dataservice.dataset.expressions import Expression
 from dataservice.dataset.node import Node
 from dataservice.dataset.operators import Batch, Shuffle
 from dataservice.dataset.plain_types import plain_schema
-from dataservice.dataset.snapshots.snapshot_wait import DEFAULT_LOAD_TIMEOUT_S, find_snapshot
+from dataservice.dataset.snapshots.waiting import DEFAULT_LOAD_TIMEOUT_S, find_snapshot
 from dataservice.dataset.sources import (
     CsvSource,
     FileListSource,

@@ -16,8 +16,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from dataservice.dataset.snapshots.snapshot_folder import SnapshotFolder
-from dataservice.dataset.snapshots.snapshot_format import DONE, Chunk, Metadata
+from dataservice.dataset.snapshots.folder import SnapshotFolder
+from dataservice.dataset.snapshots.format import DONE, Chunk, Metadata
 from dataservice.errors import (
     CancelledError,
     DataLossError,

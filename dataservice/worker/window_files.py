@@ -13,8 +13,8 @@ from typing import Final
 import pyarrow as pa
 
 from dataservice.dataset.omission_log import OmissionLog
-from dataservice.dataset.snapshots.snapshot_folder import SnapshotFolder
-from dataservice.dataset.snapshots.snapshot_format import Chunk
+from dataservice.dataset.snapshots.folder import SnapshotFolder
+from dataservice.dataset.snapshots.format import Chunk
 from dataservice.wire import dispatcher_pb2 as pb
 from dataservice.worker.leases import Lease
 from dataservice.worker.rebatch import Rebatcher

@@ -16,8 +16,8 @@ import pyarrow as pa
 import pytest
 
 import dataservice as ds
-from dataservice.dataset.snapshots.snapshot_folder import SnapshotFolder
-from dataservice.dataset.snapshots.snapshot_format import Metadata
+from dataservice.dataset.snapshots.folder import SnapshotFolder
+from dataservice.dataset.snapshots.format import Metadata
 from dataservice.errors import (
     AlreadyExistsError,
     CancelledError,
@@ -379,7 +379,7 @@ def test_command_line_lists_and_cancels_snapshots(tmp_path: pathlib.Path, gates:
 _FREEZE_BEFORE_METADATA_COMMIT = """
 import os, signal, sys
 from dataservice.dataset.snapshots.atomic_folder import AtomicFolder
-from dataservice.dataset.snapshots.snapshot_folder import SnapshotFolder
+from dataservice.dataset.snapshots.folder import SnapshotFolder
 from tests.integration.test_snapshots import metadata_of
 
 commit = AtomicFolder.commit

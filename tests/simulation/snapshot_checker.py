@@ -18,7 +18,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from dataservice.dataset.snapshots.snapshot_format import CHUNKS, DONE, ERROR, METADATA, Chunk
+from dataservice.dataset.snapshots.format import CHUNKS, DONE, ERROR, METADATA, Chunk
 from dataservice.dispatcher import snapshot_events as ev
 from dataservice.dispatcher.events import Event
 from dataservice.errors import CancelledError, DataServiceError, UserFunctionError

@@ -10,8 +10,8 @@ import pytest
 
 from dataservice.dataset.snapshots import atomic_folder
 from dataservice.dataset.snapshots.atomic_folder import AtomicFolder
-from dataservice.dataset.snapshots.snapshot_folder import SnapshotFolder
-from dataservice.dataset.snapshots.snapshot_format import METADATA, Chunk
+from dataservice.dataset.snapshots.folder import SnapshotFolder
+from dataservice.dataset.snapshots.format import METADATA, Chunk
 from dataservice.dispatcher import saving
 from dataservice.dispatcher.requests import Decision
 from dataservice.dispatcher.snapshots import Snapshot, Snapshots

@@ -15,7 +15,7 @@ import pytest
 
 from dataservice.client import snapshots as client
 from dataservice.dataset import columns
-from dataservice.dataset.snapshots import atomic_folder, snapshot_folder
+from dataservice.dataset.snapshots import atomic_folder, folder
 from dataservice.dispatcher import snapshot_handlers
 from dataservice.dispatcher.plans import WindowPlan
 from dataservice.dispatcher.requests import RegisterDataset
@@ -315,7 +315,7 @@ def staged() -> Iterator[None]:
         gettempdir = SimpleNamespace(gettempdir=lambda: "/tmp-of-the-process")
         patch.setattr(atomic_folder, "tempfile", gettempdir)
         patch.setattr(atomic_folder, "os", _ThisDisk())
-        for module in (atomic_folder, snapshot_folder):
+        for module in (atomic_folder, folder):
             patch.setattr(module, "uuid", SimpleNamespace(uuid4=next_hex))
         yield
 

@@ -17,8 +17,8 @@ import pyarrow as pa
 
 from dataservice.dataset.columns import no_rows
 from dataservice.dataset.node import register_node
-from dataservice.dataset.snapshots.snapshot_folder import SnapshotFolder
-from dataservice.dataset.snapshots.snapshot_format import Chunk
+from dataservice.dataset.snapshots.folder import SnapshotFolder
+from dataservice.dataset.snapshots.format import Chunk
 from dataservice.dataset.sources.base import Source
 from dataservice.dataset.sources.files import InputFile
 from dataservice.dataset.sources.opening import opened

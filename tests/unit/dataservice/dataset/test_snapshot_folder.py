@@ -17,8 +17,8 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from dataservice.dataset.snapshots.atomic_folder import AtomicFolder
-from dataservice.dataset.snapshots.snapshot_folder import SnapshotFolder
-from dataservice.dataset.snapshots.snapshot_format import Chunk, Done, Metadata
+from dataservice.dataset.snapshots.folder import SnapshotFolder
+from dataservice.dataset.snapshots.format import Chunk, Done, Metadata
 from dataservice.errors import (
     AlreadyExistsError,
     DataLossError,

@@ -16,8 +16,8 @@ from dataservice.dataset.division.splits import open_window, plan_splits
 from dataservice.dataset.division.static_sharding import Share, list_sources, share_of
 from dataservice.dataset.optimise import optimise
 from dataservice.dataset.plan import decode_plan, encode_plan
-from dataservice.dataset.snapshots.snapshot_folder import SnapshotFolder
-from dataservice.dataset.snapshots.snapshot_format import Done, Metadata
+from dataservice.dataset.snapshots.folder import SnapshotFolder
+from dataservice.dataset.snapshots.format import Done, Metadata
 from dataservice.dataset.stream import RunContext
 from dataservice.errors import (
     FailedPreconditionError,

@@ -21,7 +21,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from dataservice.dataset.snapshots.atomic_folder import AtomicFolder
-from dataservice.dataset.snapshots.snapshot_format import (
+from dataservice.dataset.snapshots.format import (
     CHUNKS,
     DONE,
     ERROR,

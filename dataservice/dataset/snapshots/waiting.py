@@ -14,8 +14,8 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final
 
-from dataservice.dataset.snapshots.snapshot_folder import SnapshotFolder
-from dataservice.dataset.snapshots.snapshot_format import Metadata
+from dataservice.dataset.snapshots.folder import SnapshotFolder
+from dataservice.dataset.snapshots.format import Metadata
 from dataservice.dataset.sources.paths import check_storage_options
 from dataservice.errors import (
     DataServiceError,
