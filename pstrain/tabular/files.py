@@ -119,7 +119,7 @@ def replacing_remedy(remedy: str) -> Iterator[None]:
     try:
         yield
     except (SchemaError, SourceError) as error:
-        message = _TYPES_OF_PROGRAMS.sub(f"; {remedy}", str(error))
+        message = _TYPES_OF_PROGRAMS.sub(f"; {remedy}" if remedy else "", str(error))
         message = _ROWS_OF_PROGRAMS.sub("; correct or remove that row", message)
         message = _COLUMNS_OF_PROGRAMS.sub("; rewrite that file, or leave it out", message)
         if message == str(error):

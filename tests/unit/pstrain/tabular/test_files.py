@@ -96,8 +96,15 @@ def test_replacing_remedy_changes_remedy_in_error(tmp_path: pathlib.Path) -> Non
     mixed = open_files(write(tmp_path, "a.csv", "x\n1\n"), {"x": "int64"})
     write(tmp_path, "a.csv", "x\none\n")
     with (
-        pytest.raises(DataError, match=r"another type .*'one'\); do this$"),
+        pytest.raises(
+            DataError, match=r"another type .*'one'\); do this; correct or remove that row$"
+        ),
         replacing_remedy("do this"),
+    ):
+        mixed.to_table()
+    with (
+        pytest.raises(DataError, match=r"another type .*'one'\); correct or remove that row$"),
+        replacing_remedy(""),
     ):
         mixed.to_table()
     write(tmp_path, "b.csv", "y\n1\n")
