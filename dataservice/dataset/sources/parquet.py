@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import glob
 import threading
 from collections import deque
 from collections.abc import Generator, Iterator, Mapping
@@ -33,6 +34,7 @@ from dataservice.dataset.sources.columnar import (
 from dataservice.dataset.sources.files import InputFile, find_in_each, read_unchanged
 from dataservice.dataset.sources.hive import PARTITIONINGS, FolderColumns, folder_row
 from dataservice.dataset.sources.opening import opened
+from dataservice.dataset.sources.paths import is_local
 from dataservice.dataset.sources.reference import Reference
 from dataservice.dataset.stream import RunContext, chunk_rows
 from dataservice.errors import InvalidTypeError, SourceError
@@ -114,13 +116,27 @@ class ParquetSource(ColumnarSource):
         """The file that all others must match, and its schema with the columns of folders."""
         if self.partitioning is None:
             return self.reference_of(self.files())
-        found = find_in_each(self.paths, self.suffixes, self.storage_options, self.on_error)
         columns = FolderColumns()
-        files = columns.noting(found)
+        files = columns.noting(self._named_files())
         reference = self.reference_of(files)
         # Of the other files, only the names count.
         deque(files, maxlen=0)
         return reference.with_folders(columns.schema())
+
+    def _named_files(self) -> Iterator[tuple[str, InputFile]]:
+        """Yields each file with the path that names it.
+
+        Takes further URLs for files if the first is one, since looking at each is a request.
+        """
+        is_file = False
+        for path in self.paths:
+            if is_file and not is_local(path) and not glob.has_magic(path):
+                yield path, InputFile(path, 0, "")
+                continue
+            found = find_in_each((path,), self.suffixes, self.storage_options, self.on_error)
+            for given, file in found:
+                is_file = file.path.rpartition("/")[2] == given.rpartition("/")[2]
+                yield given, file
 
     def _matching_groups(self, path: str, group_count: int) -> list[int]:
         """Returns the row groups in which, by the footer's statistics, the filter may be true."""

@@ -6,6 +6,7 @@ import pathlib
 import secrets
 from collections.abc import Iterator
 from typing import Any
+from unittest import mock
 
 import fsspec
 import pyarrow as pa
@@ -22,6 +23,7 @@ from dataservice.dataset.division.splits import open_window, plan_splits
 from dataservice.dataset.division.static_sharding import Share, list_sources, share_of
 from dataservice.dataset.optimise import optimise
 from dataservice.dataset.plan import decode_plan, encode_plan, fingerprint
+from dataservice.dataset.sources import files
 from dataservice.dataset.sources.files import InputFile
 from dataservice.dataset.sources.hive import FolderColumns, folder_row
 from dataservice.dataset.stream import RunContext
@@ -203,6 +205,19 @@ class TestReading:
         assert rows_of(Dataset.from_parquet(root, filter=col("day") > DAYS[0])) == expected[1:]
         with pytest.raises(SchemaError):
             rows_of(kept)  # its condition needs a column that was not chosen
+
+    def test_of_many_urls_only_the_first_is_looked_at_for_the_columns(self) -> None:
+        root = f"memory://hive-{secrets.token_hex(4)}"
+        urls = [f"{root}/k={number}/p.parquet" for number in (0, 1, "b")]
+        for url in urls:
+            with fsspec.open(url, "wb") as file:
+                pq.write_table(pa.table({"x": [1]}), file)
+        with mock.patch.object(files, "_find_remote", wraps=files._find_remote) as find:
+            assert Dataset.from_parquet(urls).schema == pa.schema(
+                [("x", pa.int64()), ("k", pa.string())]
+            )
+        assert {call.args[0] for call in find.call_args_list} == {urls[0]}
+        assert [row["k"] for row in rows_of(Dataset.from_parquet(urls))] == ["0", "1", "b"]
 
 
 class TestFilter:
