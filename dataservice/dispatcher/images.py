@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from dataservice.dispatcher.grants import Grant
 from dataservice.dispatcher.plans import WindowPlan, plan_from_json, plan_to_json
 from dataservice.dispatcher.suspicion import Case, Quarantined
 from dataservice.dispatcher.window_records import Phase, Round, WindowRecord
@@ -133,9 +134,9 @@ def table_of(image: TableImage) -> WindowTable:
         table.add_reader(reader)
         table.readers[reader].finished.add(first, end)
     for worker, reader, sequence, windows in image.grants:
-        table.grants[(worker, reader)] = (sequence, tuple(windows))
+        table.grants[worker, reader] = Grant(sequence, tuple(windows))
     for window, deaths, accused in image.cases:
-        table.suspicions.cases[window] = Case(dict(deaths), dict(accused))
+        table.suspicions.restore(window, Case(dict(deaths), dict(accused)))
     table.quarantined.extend(Quarantined(*entry) for entry in image.quarantined)
     return table
 

@@ -145,6 +145,7 @@ def check_windows(table: WindowTable) -> None:
         assert held.unfinished == left > 0, held.number
     left_in_all = table.planned - table.cursor + len(table.records)
     assert sum(held.unfinished for held in table.rounds) == left_in_all
+    assert table.grants.workers() == {worker for worker, _ in table.grants}
     assert 0 <= table.lost_uncounted <= table.lost_windows <= table.done
     assert table.lost_rows >= 0
     assert not (table.replays and table.lost_windows), "what is replayed is not lost"
@@ -155,6 +156,9 @@ def _check_suspicions(table: WindowTable) -> None:
     cases = table.suspicions.cases
     assert set(cases) <= set(table.records), "a window that is not open is suspected"
     assert all(case.weight for case in cases.values())
+    pairs = {(worker, index) for index, case in cases.items() for worker in case.named()}
+    named = table.suspicions.windows_of.items()
+    assert pairs == {(worker, index) for worker, indices in named for index in indices}
     for index, record in table.records.items():
         guilty = table.suspicions.is_guilty(index)
         assert not guilty or record.phase in (Phase.FENCING, Phase.RECEIVED), index

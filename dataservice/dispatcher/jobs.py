@@ -114,8 +114,8 @@ class Iteration:
         """Returns the workers that have tasks, grants, leases, accusations or rounds here."""
         held = set(self.tasks)
         if self.windows is not None:
-            held |= {worker for worker, _ in self.windows.grants}
-            held |= self.windows.leases.keys() | self.windows.suspicions.accused()
+            held |= self.windows.grants.workers() | self.windows.leases.keys()
+            held |= self.windows.suspicions.accused()
         return held if self.rounds is None else held | self.rounds.suspects
 
     def is_over_for(self, reader: ReaderId) -> bool:

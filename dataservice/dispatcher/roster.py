@@ -9,6 +9,7 @@ the same index after each of its restarts.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -18,6 +19,7 @@ from dataservice.errors import FailedPreconditionError, InvalidArgumentError
 _SCHEME: Final = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://")
 _PORT: Final = re.compile(r":(\w+|%port(?:_\w+)?%)$")
 _OPEN_PORT: Final = re.compile(r"^%port(?:_\w+)?%$")
+_ADDRESSES_KEPT: Final = 1 << 16
 _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
@@ -77,6 +79,8 @@ def describe_place(places: Sequence[str], bound: Mapping[int, str], index: int) 
     return f"worker {index} of {len(places)} at {places[index]}{known}"
 
 
+# Each registration is compared with all places, of which there may be thousands.
+@functools.lru_cache(maxsize=_ADDRESSES_KEPT)
 def _split(address: str) -> tuple[str, str]:
     """Splits into host without brackets and port or ""; a bare IPv6 host has no port."""
     text = _SCHEME.sub("", address)

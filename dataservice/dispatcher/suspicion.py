@@ -47,6 +47,10 @@ class Case:
     def weight(self) -> int:
         return len(self.deaths) + len(self.accused)
 
+    def named(self) -> set[WorkerId]:
+        """Returns the workers that the case is about."""
+        return self.deaths.keys() | self.accused.keys()
+
     @property
     def limit(self) -> int:
         is_clear = any(self.deaths.values()) or len(self.deaths) < MAX_DEATHS
@@ -55,9 +59,31 @@ class Case:
 
 @dataclass(slots=True)
 class Suspicions:
-    """The cases of an iteration's open windows."""
+    """The cases of an iteration's open windows.
+
+    `windows_of` has the windows whose cases name a worker, as a lost rack leaves thousands of
+    cases.
+    """
 
     cases: dict[int, Case] = field(default_factory=dict)
+    windows_of: dict[WorkerId, set[int]] = field(default_factory=dict, compare=False)
+
+    def restore(self, window: int, case: Case) -> None:
+        """Adds a case as it was before."""
+        self.cases[window] = case
+        for worker in case.named():
+            self.windows_of.setdefault(worker, set()).add(window)
+
+    def drop(self, window: int) -> None:
+        """Forgets the case against a window that is done, if there is one."""
+        case = self.cases.pop(window, None)
+        for worker in () if case is None else case.named():
+            self._unlink(worker, window)
+
+    def _unlink(self, worker: WorkerId, window: int) -> None:
+        self.windows_of[worker].discard(window)
+        if not self.windows_of[worker]:
+            del self.windows_of[worker]
 
     def is_suspect(self, window: int) -> bool:
         """True if the window must not run beside other windows of its stream."""
@@ -79,6 +105,7 @@ class Suspicions:
         for window in windows:
             case = self.cases.setdefault(window, Case())
             case.accused.setdefault(worker, case.weight >= SUSPECT_AFTER)
+            self.windows_of.setdefault(worker, set()).add(window)
 
     def accused(self) -> set[WorkerId]:
         """Returns the workers that some window is accused of having killed."""
@@ -86,7 +113,8 @@ class Suspicions:
 
     def accused_of(self, worker: WorkerId) -> list[int]:
         """Returns the windows that are accused of having killed the worker."""
-        return [window for window, case in self.cases.items() if worker in case.accused]
+        named = sorted(self.windows_of.get(worker, ()))
+        return [window for window in named if worker in self.cases[window].accused]
 
     def charge(self, worker: WorkerId, *, alone: bool) -> list[int]:
         """Turns the accusations about a lost worker into charges; returns the charged windows.
@@ -102,17 +130,22 @@ class Suspicions:
     def acquit(self, worker: WorkerId) -> None:
         """Drops the accusations about a worker that lives or left by itself."""
         for window in self.accused_of(worker):
-            case = self.cases[window]
-            del case.accused[worker]
-            if not case.weight:
-                del self.cases[window]
+            del self.cases[window].accused[worker]
+            self._close(worker, window)
 
     def absolve(self, worker: WorkerId) -> None:
         """Drops the charges about a worker that was taken for lost and lives."""
-        for window, case in tuple(self.cases.items()):
-            case.deaths.pop(worker, None)
-            if not case.weight:
-                del self.cases[window]
+        for window in tuple(self.windows_of.get(worker, ())):
+            self.cases[window].deaths.pop(worker, None)
+            self._close(worker, window)
+
+    def _close(self, worker: WorkerId, window: int) -> None:
+        """Ends what a case has about a worker, and the case if nothing is left of it."""
+        case = self.cases[window]
+        if worker not in case.named():
+            self._unlink(worker, window)
+        if not case.weight:
+            del self.cases[window]
 
 
 def describe_window(index: int, window: Window, consumed_row: int) -> Quarantined:

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, filterfalse, islice
 
+from dataservice.dispatcher.grants import Grant, Grants
 from dataservice.dispatcher.plans import WindowPlan
 from dataservice.dispatcher.suspicion import Quarantined, Suspicions, describe_window
 from dataservice.dispatcher.window_records import Phase, ReaderWindows, Round, WindowRecord
@@ -47,9 +48,7 @@ class WindowTable:
     records: dict[int, WindowRecord] = field(default_factory=dict)
     readers: dict[ReaderId, ReaderWindows] = field(default_factory=dict)
     leases: dict[WorkerId, set[int]] = field(default_factory=dict)
-    grants: dict[tuple[WorkerId, ReaderId], tuple[int, tuple[int, ...]]] = field(
-        default_factory=dict
-    )
+    grants: Grants = field(default_factory=Grants)
     orphans: OrderedDict[int, None] = field(default_factory=OrderedDict)
     is_exhausted: bool = False
     rounds: list[Round] = field(default_factory=list)
@@ -194,7 +193,7 @@ class WindowTable:
             mine.owned.add(index)
             record.phase, record.owner, record.worker = Phase.LEASED, reader, worker
             self.leases.setdefault(worker, set()).add(index)
-        self.grants[(worker, reader)] = (sequence, indices)
+        self.grants[worker, reader] = Grant(sequence, indices)
 
     def consume(self, reader: ReaderId, marks: Iterable[RowMark]) -> None:
         """Records rows that the window's owner has consumed; a final mark finishes the window."""
@@ -233,8 +232,7 @@ class WindowTable:
     def fence_worker(self, worker: WorkerId) -> None:
         """Ends all leases of a worker."""
         self.fence(sorted(self.leases.get(worker, ())))
-        for key in [key for key in self.grants if key[0] == worker]:
-            del self.grants[key]
+        self.grants.drop_worker(worker)
 
     def release(self, reader: ReaderId, marks: Iterable[RowMark]) -> None:
         """Records what a reader received under leases from which it accepts no further rows."""
@@ -281,8 +279,7 @@ class WindowTable:
                 self._give_up_if_guilty(index)
             else:
                 self._lose(index, record)
-        for key in [key for key in self.grants if key[1] == reader]:
-            del self.grants[key]
+        self.grants.drop_reader(reader)
 
     def forget_plan(self) -> None:
         """Frees the splits and grants, which a finished iteration does not need."""
@@ -330,7 +327,7 @@ class WindowTable:
                 mine.received.discard(index)
                 mine.pending.pop(index, None)
         del self.records[index]
-        self.suspicions.cases.pop(index, None)
+        self.suspicions.drop(index)
         self.done += 1
         held = self._round_of(index)
         held.unfinished -= 1

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import ValuesView
+from collections.abc import ItemsView, Iterator, ValuesView
 from dataclasses import replace
 
 import pytest
 
-from dataservice.dispatcher import decide, leasing, opening, status
+from dataservice.dispatcher import decide, leasing, opening, quarantine, status
 from dataservice.dispatcher import events as ev
+from dataservice.dispatcher.grants import Grants, Stream
 from dataservice.dispatcher.jobs import Iteration
 from dataservice.dispatcher.plans import WindowPlan
 from dataservice.dispatcher.reports import Reports
@@ -17,10 +18,15 @@ from dataservice.dispatcher.requests import (
     OpenIteration,
     RegisterDataset,
     RegisterWorker,
+    Sync,
 )
+from dataservice.dispatcher.roster import find_place
 from dataservice.dispatcher.state import DispatcherState
+from dataservice.dispatcher.suspicion import Case
+from dataservice.dispatcher.windows import WindowTable
 from dataservice.sharding import Split
 from dataservice.vocabulary import IterationId, ShardingPolicy
+from tests.unit.counted_calls import calls_of
 from tests.unit.dataservice.dispatcher.dispatcher_facts import apply
 
 WORKERS = ("w1", "w2", "w3")
@@ -45,6 +51,26 @@ class CountedIterations(dict[IterationId, Iteration]):
     def values(self) -> ValuesView[Iteration]:
         self.walks += 1
         return super().values()
+
+
+class CountedGrants(Grants):
+    """Grants by stream; `walks` counts how often all of them were walked through."""
+
+    walks = 0
+
+    def __iter__(self) -> Iterator[Stream]:
+        self.walks += 1
+        return super().__iter__()
+
+
+class CountedCases(dict[int, Case]):
+    """Cases by window; `walks` counts how often all of them were walked through."""
+
+    walks = 0
+
+    def items(self) -> ItemsView[int, Case]:
+        self.walks += 1
+        return super().items()
 
 
 @pytest.fixture
@@ -95,3 +121,55 @@ def test_losing_worker_ends_its_leases_without_walking_all_iterations(
     assert state.iterations.walks == 0
     assert state.worker_iterations.of("w1") == state.worker_iterations.of("w2") == ()
     assert state.worker_iterations.of("w3") == ("b",)
+
+
+def table_of(state: DispatcherState, iteration: str) -> WindowTable:
+    table = state.iterations[iteration].windows
+    assert table is not None
+    return table
+
+
+def test_worker_and_reader_that_go_end_their_grants_without_walking_all(
+    state: DispatcherState,
+) -> None:
+    table = table_of(state, "a")
+    grants = table.grants = CountedGrants()
+    for reader in ("r-c", "r-d"):
+        state.apply(
+            ev.ReaderJoined(reader_id=reader, iteration_id="a", host="h", pid=1),
+        )
+        for worker in WORKERS:
+            table.lease(worker, reader, 1, ())
+    apply(state, decide.lose_worker(state, "w1"))
+    assert len(grants) == 4
+    apply(state, decide.lose_reader(state, "r-d"))
+    assert grants.walks == 0
+    assert sorted(grants) == [("w2", "r-c"), ("w3", "r-c")]
+    assert grants.workers() == {"w2", "w3"}
+
+
+def test_worker_that_goes_or_comes_back_settles_its_cases_without_walking_all(
+    state: DispatcherState,
+) -> None:
+    suspicions = table_of(state, "a").suspicions
+    cases = suspicions.cases = CountedCases()
+    for worker in WORKERS:
+        sync = Sync(reader_id="r-a", iteration_id="a", broken_worker_ids=(worker,))
+        apply(state, leasing.sync(state, sync))
+    apply(state, decide.lose_worker(state, "w1"))
+    apply(state, quarantine.acquit(state, "w2"))
+    assert [(list(case.deaths), list(case.accused)) for case in cases.values()] == [
+        (["w1"], []),
+        ([], ["w3"]),
+    ]
+    again = RegisterWorker(worker_id="w4", address="w1:1", formerly="w1")
+    apply(state, decide.register_worker(state, again))
+    assert list(cases) == [2]
+    assert list(suspicions.windows_of) == ["w3"]
+    assert cases.walks == 0
+
+
+def test_worker_that_registers_splits_no_place_of_the_list_again() -> None:
+    places = [f"host-{number}:%port%" for number in range(1_000)]
+    find_place(places, {}, "host-0:1")
+    assert calls_of(lambda: find_place(places, {0: "host-0:1"}, "host-7:1")) < 1_500
