@@ -156,7 +156,9 @@ class DispatcherConnection:
         should_stop: Callable[[], bool],
     ) -> pb.SyncRoundsReply:
         """Does for a consumer of coordinated reads what `sync` does for other readers."""
-        return self._call("SyncRounds", request, timeout_s=timeout_s, should_stop=should_stop)
+        reply = self._call("SyncRounds", request, timeout_s=timeout_s, should_stop=should_stop)
+        unfold(reply)
+        return reply
 
     def release_reader(self, request: pb.ReleaseReaderRequest, *, timeout_s: float) -> None:
         """Tells the dispatcher that the reader is done; is not retried."""

@@ -25,7 +25,7 @@ class KnownWorkers:
         self.addresses = {worker.worker_id: worker.address for worker in workers}
         self.version = version
 
-    def apply(self, reply: pb.SyncReply) -> None:
+    def apply(self, reply: pb.SyncReply | pb.SyncRoundsReply) -> None:
         """Applies a reply that holds all workers or the changes since the version known here."""
         if not reply.members_differ:
             self.replace(reply.workers, reply.members_version)

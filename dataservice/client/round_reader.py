@@ -20,6 +20,7 @@ from dataservice.client.joined_iteration import (
     RELEASE_TIMEOUT_S,
     JoinedIteration,
 )
+from dataservice.client.known_workers import KnownWorkers
 from dataservice.client.read_spec import ReadSpec
 from dataservice.client.round_stream import RoundStream
 from dataservice.client.rounds import Answer, Block, Report, RoundPacing, RoundTracker
@@ -76,6 +77,8 @@ class RoundReader:
         notice = self.iteration.joined.notice
         if notice:
             logger.warning("%s", notice)
+        self._workers = KnownWorkers()
+        self._workers.replace(self.iteration.joined.workers, self.iteration.joined.members_version)
         self._streams: StreamTable[RoundStream] = StreamTable(self._open_stream)
         self._pacing = RoundPacing(self.iteration.heartbeat_s, time.monotonic())
         self._missing_consumers = MissingConsumersWait(
@@ -245,6 +248,7 @@ class RoundReader:
             broken_worker_ids=[slot.stream.worker_id for slot in broken],
             rows_consumed=self.statistics.rows,
             wait_share=self.statistics.take_wait_share(),
+            members_known=self._workers.version,
             **report._asdict(),
         )
 
@@ -263,13 +267,14 @@ class RoundReader:
         progress = self._tracker.apply_answer(report, answer)
         self._pacing.record_call(now_s, progress=progress)
         self._pacing.record_interval(reply.heartbeat_interval_ms / 1_000)
-        self._streams.update({w.worker_id: w.address for w in reply.workers}, now_s)
+        self._workers.apply(reply)
+        self._streams.update(self._workers.addresses, now_s)
         self._ask()
         is_told = report.roll == reply.roll
         self._has_aligned |= bool(reply.missing_consumers) or (is_told and not reply.late_consumers)
         self._arrivals.notify_all()
         waits = self._takers > 0 and not self._tracker.has_next()
-        starving = waits and not reply.workers
+        starving = waits and not self._workers.addresses
         unreachable = self._streams.unreachable() if waits else {}
         return (
             self._missing_consumers.check(
@@ -280,7 +285,7 @@ class RoundReader:
         )
 
     def _ask(self) -> None:
-        reachable = {stream.worker_id: stream for stream in self._streams.open()}
+        reachable = self._streams.open_of(self._tracker.givers())
         for worker_id, asks in self._tracker.asks(reachable).items():
             reachable[worker_id].ask(asks, self._tracker.low)
 

@@ -95,6 +95,10 @@ class RoundTracker(Generic[Item]):
         """The low-water mark: all consumers are done with the rounds below it."""
         return self._answer.low
 
+    def givers(self) -> set[str]:
+        """Returns the workers that give the rounds from the next one on, as far as is known."""
+        return {block.worker_id for block in self._answer.blocks}
+
     @property
     def received(self) -> int:
         """The round up to which, exclusively, all rounds are held or were handed out."""

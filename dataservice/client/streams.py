@@ -63,12 +63,17 @@ class StreamTable(Generic[Stream]):
     def __init__(self, open_stream: Callable[[str, str], Stream]) -> None:
         self._open_stream = open_stream
         self._slots: dict[str, Slot[Stream]] = {}
+        # The workers whose streams have broken: of thousands of workers usually none.
+        self._troubled: dict[str, None] = {}
         self._damaged = 0
 
     def update(self, workers: Mapping[str, str], now_s: float) -> None:
         """Opens streams to new workers, reopens broken ones, drops those to lost workers."""
+        if not self._troubled and workers.keys() == self._slots.keys():
+            return
         for worker_id in [known for known in self._slots if known not in workers]:
             self._slots.pop(worker_id).stream.drop()
+            self._troubled.pop(worker_id, None)
         for worker_id, address in workers.items():
             slot = self._slots.get(worker_id)
             if slot is None:
@@ -97,6 +102,7 @@ class StreamTable(Generic[Stream]):
         if (slot := self._slot_of(stream)) is not None:
             slot.broken_s = now_s
             slot.error = str(error)
+            self._troubled[stream.worker_id] = None
         return self._damaged <= MAX_DAMAGED_STREAMS
 
     def _slot_of(self, stream: WorkerStream) -> Slot[Stream] | None:
@@ -106,17 +112,20 @@ class StreamTable(Generic[Stream]):
 
     def unreported(self) -> tuple[Slot[Stream], ...]:
         """Returns the slots whose streams broke without a report to the dispatcher so far."""
-        slots = self._slots.values()
+        slots = self._troubled_slots()
         return tuple(slot for slot in slots if slot.broken_s is not None and not slot.is_reported)
+
+    def _troubled_slots(self) -> list[Slot[Stream]]:
+        return [self._slots[worker_id] for worker_id in self._troubled]
 
     def count_failing(self) -> int:
         """Returns the number of workers whose streams broke and have brought no rows since."""
-        return sum(slot.broken_s is not None or slot.attempts > 0 for slot in self._slots.values())
+        slots = self._troubled_slots()
+        return sum(slot.broken_s is not None or slot.attempts > 0 for slot in slots)
 
     def unreachable(self) -> dict[str, str]:
         """Returns the addresses of workers that did not answer at the last attempt, and why."""
-        slots = self._slots.values()
-        silent = (slot for slot in slots if slot.error and not slot.stream.is_heard)
+        silent = (slot for slot in self._troubled_slots() if not slot.stream.is_heard)
         return {slot.stream.address: slot.error for slot in silent}
 
     def can_reach_some(self) -> bool:
@@ -136,9 +145,14 @@ class StreamTable(Generic[Stream]):
         slots = (self._slots.get(worker_id) for worker_id in worker_ids)
         return all(slot is not None and slot.has_ended for slot in slots)
 
-    def open(self) -> list[Stream]:
-        """Returns the streams from which more may come."""
-        return [slot.stream for slot in self._slots.values() if not slot.is_done()]
+    def open_of(self, worker_ids: Iterable[str]) -> dict[str, Stream]:
+        """Returns those of these workers' streams from which more may come."""
+        slots = ((worker_id, self._slots.get(worker_id)) for worker_id in worker_ids)
+        return {
+            worker_id: slot.stream
+            for worker_id, slot in slots
+            if slot is not None and not slot.is_done()
+        }
 
     def all(self) -> list[Stream]:
         """Returns every stream."""

@@ -46,7 +46,7 @@ from dataservice.vocabulary import (
 )
 from dataservice.wire import dispatcher_pb2 as pb
 
-Reply = TypeVar("Reply", pb.OpenIterationReply, pb.SyncReply)
+Reply = TypeVar("Reply", pb.OpenIterationReply, pb.SyncReply, pb.SyncRoundsReply)
 
 
 class DispatcherEndpoint:
@@ -245,9 +245,12 @@ class DispatcherEndpoint:
                 broken_worker_ids=tuple(map(WorkerId, request.broken_worker_ids)),
             ),
             ReaderReport(rows_consumed=request.rows_consumed, wait_share=request.wait_share),
+            request.members_known,
         )
-        return pb.SyncRoundsReply(
-            workers=worker_messages(workers),
+        reply = pb.SyncRoundsReply(
+            members_version=workers.version,
+            members_differ=workers.is_change,
+            lost_worker_ids=workers.lost,
             blocks=[pb.RoundBlock(**block._asdict()) for block in answer.blocks],
             version=answer.version,
             complete=answer.complete,
@@ -258,6 +261,7 @@ class DispatcherEndpoint:
             roll=answer.roll,
             heartbeat_interval_ms=self._interval_ms(request.reader_id),
         )
+        return self._with_workers(reply, workers)
 
     def release_reader(self, request: pb.ReleaseReaderRequest) -> pb.ReleaseReaderReply:
         self._service.release_reader(

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from dataservice.dispatcher.events import WorkerRegistered
 from dataservice.vocabulary import WorkerId
 from dataservice.wire import dispatcher_pb2 as pb
-from dataservice.wire.worker_list import pack
+from dataservice.wire.worker_list import ListingReply, pack
 
 FEW: Final = 64
 
@@ -33,7 +33,7 @@ class PackedWorkers:
 
     def add_to(
         self,
-        reply: pb.OpenIterationReply | pb.SyncReply,
+        reply: ListingReply,
         workers: Sequence[WorkerRegistered],
         version: int,
     ) -> None:

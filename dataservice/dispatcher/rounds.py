@@ -217,6 +217,8 @@ def _deal(
     without: Collection[WorkerId],
 ) -> Iterator[tuple[int, int, WorkerId]]:
     """Yields the ranges with a worker for each, round robin; nothing if no worker is left."""
+    if not ranges:
+        return  # as in most calls, which then need not walk through all workers
     live = [worker_id for worker_id in state.workers if worker_id not in without]
     chosen = [worker_id for worker_id in live if worker_id not in table.suspects] or live
     if chosen:

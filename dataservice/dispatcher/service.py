@@ -20,7 +20,7 @@ from dataservice.config import (
     POLLS_REFUSED_PER_S,
 )
 from dataservice.dispatcher import decide, leasing, lifecycle, positions, rounds, shares
-from dataservice.dispatcher.events import DatasetRegistered, WorkerRegistered
+from dataservice.dispatcher.events import DatasetRegistered
 from dataservice.dispatcher.jobs import Iteration
 from dataservice.dispatcher.listing_limit import ListingLimit
 from dataservice.dispatcher.long_polls import LongPolls
@@ -243,14 +243,17 @@ class DispatcherService:
             return answer, workers
 
     def sync_rounds(
-        self, request: SyncRounds, report: ReaderReport
-    ) -> tuple[RoundsAnswer, Sequence[WorkerRegistered]]:
-        """Records a consumer's progress and answers how far it may go; also answers all workers."""
+        self, request: SyncRounds, report: ReaderReport, known_version: int = 0
+    ) -> tuple[RoundsAnswer, WorkersUpdate]:
+        """Records a consumer's progress and answers how far it may go; workers: see `sync`."""
         with self._transaction():
-            self._renew_reader(request.reader_id, request.iteration_id, report)
+            iteration = self._renew_reader(request.reader_id, request.iteration_id, report)
             for decision in rounds.sync(self._state, request):
                 self._commit(decision)
-            return rounds.answer(self._state, request), tuple(self._state.workers.values())
+            workers = shares.workers_to_read(
+                self._state, iteration, self._soft_state.workers, known_version
+            )
+            return rounds.answer(self._state, request), workers
 
     def describe_position(self, reader_id: ReaderId, iteration_id: IterationId) -> PositionAnswer:
         """Returns the part of a position that a reader saves in addition to its own marks."""

@@ -73,19 +73,25 @@ def workers_to_read(
 ) -> WorkersUpdate:
     """Returns the workers that readers should have streams to; none if the iteration is finished.
 
-    `worker_set` yields the changes since version `known`; the workers of a static policy are few,
-    so they are listed in full each time.
+    `worker_set` yields the changes since version `known`; the workers of a static policy are listed
+    in full after each change.
     """
     if iteration.finished:
         return WorkersUpdate(0, ())
     if not iteration.shards:
         return worker_set.since(known, state.workers)._replace(readers=len(iteration.readers))
+    # The workers whose shards are due change with these alone, as a finished shard stays finished.
+    version = worker_set.version_with(f"{iteration.iteration_id} {sum(iteration.shards)}")
+    if known == version:
+        return WorkersUpdate(version, (), is_change=True)
     due = (state.worker_at(index) for index, done in enumerate(iteration.shards) if not done)
-    return WorkersUpdate(0, tuple(worker for worker in due if worker is not None))
+    return WorkersUpdate(version, tuple(worker for worker in due if worker is not None))
 
 
 def missing(state: DispatcherState, iteration: Iteration) -> tuple[str, ...]:
     """Returns descriptions of the places whose shards are due and whose workers are not there."""
+    if len(state.worker_by_address) == len(state.worker_list):
+        return ()  # every worker has a place, so every place has a worker
     return tuple(
         describe_place(state.worker_list, state.bound, index)
         for index, done in enumerate(iteration.shards)

@@ -22,8 +22,8 @@ CHANGES_KEPT: Final = 1_000
 class WorkersUpdate(NamedTuple):
     """All workers or, with `is_change`, those that came and went since the version asked for.
 
-    With `version` 0 the set is not that of all workers, and has no version. `readers` is how many
-    readers share the workers' rows.
+    `version` is 0 for an empty set that is not that of all workers. `readers` is how many readers
+    share the workers' rows.
     """
 
     version: int
@@ -43,9 +43,9 @@ class _Change(NamedTuple):
     worker_id: WorkerId
 
 
-def _digest(worker_id: str) -> int:
+def _digest(text: str) -> int:
     """Returns 64 bits of an id; the version of a set is the exclusive or over its members."""
-    return int.from_bytes(hashlib.blake2b(worker_id.encode(), digest_size=8).digest(), "little")
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
 
 class WorkerSet:
@@ -71,6 +71,10 @@ class WorkerSet:
     def _record_change(self, worker_id: WorkerId) -> None:
         self._changes.append(_Change(self.version, worker_id))
         self.version ^= _digest(worker_id)
+
+    def version_with(self, more: str) -> int:
+        """Returns a version that depends on the ids in the set and on `more`."""
+        return self.version ^ _digest(more)
 
     def since(self, known: int, workers: Mapping[WorkerId, WorkerRegistered]) -> WorkersUpdate:
         """Returns what a reader that knows the version `known` (0: none) has to learn.

@@ -431,7 +431,7 @@ class SyncReply(_message.Message):
     def __init__(self, workers: _Optional[_Iterable[_Union[WorkerInfo, _Mapping]]] = ..., fences: _Optional[_Iterable[_Union[Mark, _Mapping]]] = ..., ended: bool = ..., iteration_finished: bool = ..., missing_workers: _Optional[_Iterable[str]] = ..., awaited_readers: _Optional[_Iterable[str]] = ..., quarantined: _Optional[_Iterable[_Union[Quarantined, _Mapping]]] = ..., members_version: _Optional[int] = ..., members_differ: bool = ..., lost_worker_ids: _Optional[_Iterable[str]] = ..., heartbeat_interval_ms: _Optional[int] = ..., worker_list: _Optional[bytes] = ..., readers: _Optional[int] = ...) -> None: ...
 
 class SyncRoundsRequest(_message.Message):
-    __slots__ = ("reader_id", "iteration_id", "version", "received", "consumed", "sought", "window", "broken_worker_ids", "rows_consumed", "wait_share", "roll")
+    __slots__ = ("reader_id", "iteration_id", "version", "received", "consumed", "sought", "window", "broken_worker_ids", "rows_consumed", "wait_share", "roll", "members_known")
     READER_ID_FIELD_NUMBER: _ClassVar[int]
     ITERATION_ID_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -443,6 +443,7 @@ class SyncRoundsRequest(_message.Message):
     ROWS_CONSUMED_FIELD_NUMBER: _ClassVar[int]
     WAIT_SHARE_FIELD_NUMBER: _ClassVar[int]
     ROLL_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_KNOWN_FIELD_NUMBER: _ClassVar[int]
     reader_id: str
     iteration_id: str
     version: int
@@ -454,7 +455,8 @@ class SyncRoundsRequest(_message.Message):
     rows_consumed: int
     wait_share: float
     roll: int
-    def __init__(self, reader_id: _Optional[str] = ..., iteration_id: _Optional[str] = ..., version: _Optional[int] = ..., received: _Optional[int] = ..., consumed: _Optional[int] = ..., sought: _Optional[int] = ..., window: _Optional[int] = ..., broken_worker_ids: _Optional[_Iterable[str]] = ..., rows_consumed: _Optional[int] = ..., wait_share: _Optional[float] = ..., roll: _Optional[int] = ...) -> None: ...
+    members_known: int
+    def __init__(self, reader_id: _Optional[str] = ..., iteration_id: _Optional[str] = ..., version: _Optional[int] = ..., received: _Optional[int] = ..., consumed: _Optional[int] = ..., sought: _Optional[int] = ..., window: _Optional[int] = ..., broken_worker_ids: _Optional[_Iterable[str]] = ..., rows_consumed: _Optional[int] = ..., wait_share: _Optional[float] = ..., roll: _Optional[int] = ..., members_known: _Optional[int] = ...) -> None: ...
 
 class RoundBlock(_message.Message):
     __slots__ = ("first", "end", "worker_id", "generation")
@@ -469,7 +471,7 @@ class RoundBlock(_message.Message):
     def __init__(self, first: _Optional[int] = ..., end: _Optional[int] = ..., worker_id: _Optional[str] = ..., generation: _Optional[int] = ...) -> None: ...
 
 class SyncRoundsReply(_message.Message):
-    __slots__ = ("workers", "blocks", "version", "complete", "low", "begin", "missing_consumers", "late_consumers", "roll", "heartbeat_interval_ms")
+    __slots__ = ("workers", "blocks", "version", "complete", "low", "begin", "missing_consumers", "late_consumers", "roll", "members_version", "members_differ", "lost_worker_ids", "heartbeat_interval_ms", "worker_list")
     WORKERS_FIELD_NUMBER: _ClassVar[int]
     BLOCKS_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -479,7 +481,11 @@ class SyncRoundsReply(_message.Message):
     MISSING_CONSUMERS_FIELD_NUMBER: _ClassVar[int]
     LATE_CONSUMERS_FIELD_NUMBER: _ClassVar[int]
     ROLL_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_VERSION_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_DIFFER_FIELD_NUMBER: _ClassVar[int]
+    LOST_WORKER_IDS_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_INTERVAL_MS_FIELD_NUMBER: _ClassVar[int]
+    WORKER_LIST_FIELD_NUMBER: _ClassVar[int]
     workers: _containers.RepeatedCompositeFieldContainer[WorkerInfo]
     blocks: _containers.RepeatedCompositeFieldContainer[RoundBlock]
     version: int
@@ -489,8 +495,12 @@ class SyncRoundsReply(_message.Message):
     missing_consumers: _containers.RepeatedScalarFieldContainer[int]
     late_consumers: _containers.RepeatedScalarFieldContainer[int]
     roll: int
+    members_version: int
+    members_differ: bool
+    lost_worker_ids: _containers.RepeatedScalarFieldContainer[str]
     heartbeat_interval_ms: int
-    def __init__(self, workers: _Optional[_Iterable[_Union[WorkerInfo, _Mapping]]] = ..., blocks: _Optional[_Iterable[_Union[RoundBlock, _Mapping]]] = ..., version: _Optional[int] = ..., complete: _Optional[int] = ..., low: _Optional[int] = ..., begin: _Optional[int] = ..., missing_consumers: _Optional[_Iterable[int]] = ..., late_consumers: _Optional[_Iterable[int]] = ..., roll: _Optional[int] = ..., heartbeat_interval_ms: _Optional[int] = ...) -> None: ...
+    worker_list: bytes
+    def __init__(self, workers: _Optional[_Iterable[_Union[WorkerInfo, _Mapping]]] = ..., blocks: _Optional[_Iterable[_Union[RoundBlock, _Mapping]]] = ..., version: _Optional[int] = ..., complete: _Optional[int] = ..., low: _Optional[int] = ..., begin: _Optional[int] = ..., missing_consumers: _Optional[_Iterable[int]] = ..., late_consumers: _Optional[_Iterable[int]] = ..., roll: _Optional[int] = ..., members_version: _Optional[int] = ..., members_differ: bool = ..., lost_worker_ids: _Optional[_Iterable[str]] = ..., heartbeat_interval_ms: _Optional[int] = ..., worker_list: _Optional[bytes] = ...) -> None: ...
 
 class ReleaseReaderRequest(_message.Message):
     __slots__ = ("reader_id", "iteration_id", "consumed", "omitted")

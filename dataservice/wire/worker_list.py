@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, TypeAlias
 
 from google.protobuf.message import DecodeError
 
 from dataservice.config import CONTROL_MESSAGE_MAX_BYTES
 from dataservice.errors import DataLossError
 from dataservice.wire import dispatcher_pb2 as pb
+
+ListingReply: TypeAlias = pb.OpenIterationReply | pb.SyncReply | pb.SyncRoundsReply
 
 # The fastest level: random ids shrink no further at higher ones.
 _LEVEL: Final = 1
@@ -25,7 +27,7 @@ def pack(workers: Iterable[pb.WorkerInfo]) -> bytes:
     return zlib.compress(pb.WorkerList(workers=workers).SerializeToString(), _LEVEL)
 
 
-def unfold(reply: pb.OpenIterationReply | pb.SyncReply) -> None:
+def unfold(reply: ListingReply) -> None:
     """Moves the workers of a reply's `worker_list`, except lost ones, into its `workers`.
 
     Leaves a reply without a `worker_list` as it is. DataLossError if the list cannot be read.

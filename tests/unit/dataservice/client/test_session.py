@@ -14,6 +14,7 @@ from dataservice.stream_counts import LEAST_WORKERS
 from dataservice.vocabulary import ShardingPolicy
 from dataservice.wire import dispatcher_pb2 as pb
 from dataservice.wire.elements import NO_WINDOW, FrameKind, Header, RowSpan
+from tests.unit.counted_calls import calls_of
 
 DYNAMIC = ShardingPolicy.DYNAMIC
 OFF = ShardingPolicy.OFF
@@ -351,3 +352,25 @@ def test_reader_without_windows_opens_streams_to_all_workers() -> None:
     many = members(*(f"w{number}" for number in range(40)))
     reader.session.begin(pb.OpenIterationReply(workers=many, readers=40), 0.0)
     assert len(reader.opened) == 40
+
+
+def test_streams_that_are_well_are_not_walked_through() -> None:
+    streams = StreamTable(Stream)
+    workers = {f"w{number}": f"w{number}:1" for number in range(1_000)}
+    streams.update(workers, 0.0)
+    assert calls_of(lambda: streams.update(workers, 1.0)) < 10
+    assert calls_of(streams.unreported) < 10
+    assert streams.open_of(["w7", "none"]).keys() == {"w7"}
+    lost = streams.all()[500]
+    streams.record_broken(lost, UnavailableError("gone"), 1.0)
+    assert calls_of(streams.unreported) < 10
+    assert not streams.open_of([lost.worker_id])
+    for slot in streams.unreported():
+        slot.is_reported = True
+    streams.update(workers, 9.0)
+    assert streams.all()[500] is not lost
+    assert not streams.unreported()
+    workers.pop(lost.worker_id)
+    streams.update(workers, 10.0)
+    assert len(streams.all()) == 999
+    assert streams.count_failing() == 0

@@ -89,8 +89,10 @@ def service_of(
     )
 
 
-def register(service: DispatcherService, windows: int = 4) -> str:
-    request = RegisterDataset(plan=b"p" * windows, schema=b"s", cardinality=-2, compression="AUTO")
+def register(service: DispatcherService, windows: int = 4, cardinality: int = -2) -> str:
+    request = RegisterDataset(
+        plan=b"p" * windows, schema=b"s", cardinality=cardinality, compression="AUTO"
+    )
     return service.register_dataset(request)
 
 

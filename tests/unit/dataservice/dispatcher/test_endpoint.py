@@ -10,6 +10,7 @@ from dataservice.dispatcher.requests import Sync
 from dataservice.monitoring.status_text import datasets_text, jobs_text, status_text
 from dataservice.omissions import Omitted
 from dataservice.ranges import RowMark
+from dataservice.vocabulary import ShardingPolicy
 from dataservice.wire import dispatcher_pb2 as pb
 from tests.unit.dataservice.dispatcher.dispatcher_services import (
     add_worker,
@@ -90,6 +91,69 @@ def test_new_reader_is_told_current_workers() -> None:
     assert opened("r4") == synced("r4") == ["w1:1", "w2:1"]
     service.leave("w1")
     assert opened("r5") == synced("r1") == ["w2:1"]
+
+
+def told(reply: pb.SyncReply | pb.SyncRoundsReply) -> tuple[int, bool, list[str], list[str]]:
+    """Returns the version of the workers, whether they are changes, and which came and went."""
+    came = [worker.worker_id for worker in reply.workers]
+    return reply.members_version, reply.members_differ, came, list(reply.lost_worker_ids)
+
+
+def test_consumer_of_coordinated_reads_is_told_changes_of_workers_only() -> None:
+    service = service_of()
+    endpoint = DispatcherEndpoint(service)
+    register(service, cardinality=-1)
+    add_worker(service, "w1")
+    opened = endpoint.open_iteration(
+        pb.OpenIterationRequest(
+            dataset_id="1000",
+            policy=int(ShardingPolicy.OFF),
+            job_name="j",
+            reader_id="r1",
+            options=pb.JobOptions(num_consumers=1),
+        )
+    )
+
+    def synced(known: int) -> tuple[int, bool, list[str], list[str]]:
+        request = pb.SyncRoundsRequest(
+            reader_id="r1", iteration_id=opened.iteration_id, window=2, members_known=known
+        )
+        return told(endpoint.sync_rounds(request))
+
+    assert synced(0) == (opened.members_version, False, ["w1"], [])
+    assert synced(opened.members_version) == (opened.members_version, True, [], [])
+    add_worker(service, "w2")
+    service.leave("w1")
+    version, *changes = synced(opened.members_version)
+    assert changes == [True, ["w2"], ["w1"]]
+    assert synced(version) == (version, True, [], [])
+
+
+def test_reader_of_static_shares_is_told_workers_only_after_changes() -> None:
+    service = service_of(worker_addresses=["w1:1", "w2:1"])
+    endpoint = DispatcherEndpoint(service)
+    register(service)
+    for name in ("w1", "w2"):
+        add_worker(service, name)
+    for job in ("j1", "j2"):
+        open_reader(service, f"r-{job}", policy=ShardingPolicy.DATA, job_name=job, iteration_id=job)
+
+    def synced(job: str, known: int) -> tuple[int, bool, list[str], list[str]]:
+        request = pb.SyncRequest(reader_id=f"r-{job}", iteration_id=job, members_known=known)
+        return told(endpoint.sync(request))
+
+    known = synced("j1", 0)[0]
+    assert synced("j1", 0) == (known, False, ["w1", "w2"], [])
+    assert synced("j1", known) == (known, True, [], [])
+    # What the first job has left of its workers is not what the second one has left of them.
+    service.finish_task("w1", "j1")
+    service.finish_task("w2", "j2")
+    versions = [synced("j1", known)[0], synced("j2", known)[0]]
+    assert len({known, *versions}) == 3
+    assert synced("j1", known)[1:] == (False, ["w2"], [])
+    assert synced("j1", versions[0]) == (versions[0], True, [], [])
+    service.leave("w1")
+    assert synced("j2", versions[1])[1:] == (False, [], [])
 
 
 def test_status_and_listings_are_rendered_as_text() -> None:
