@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import queue
 import random
 import time
 from typing import Any, Final
@@ -49,7 +48,7 @@ class Work:
         self._scheduler = Scheduler(
             core, ids=itertools.count(), capacity=_CAPACITY, trainer_timeout_s=60.0
         )
-        self._outboxes: list[Outbox] = [queue.SimpleQueue() for _ in range(trainers)]
+        self._outboxes = [Outbox() for _ in range(trainers)]
         for index, outbox in enumerate(self._outboxes):
             self._scheduler.trainers.joined(index, slots, outbox)
         self.scheduled = self.reported = 0

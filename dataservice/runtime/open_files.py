@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from dataservice.errors import ResourceExhaustedError
+
 _MOST_FILES: Final = 65_536
 
 
@@ -31,3 +33,23 @@ def allow_most_files() -> int | None:
     except (OSError, ValueError):  # macOS refuses what is beyond its own limit
         return soft
     return most
+
+
+def allow_files(count: int, user: str) -> None:
+    """Raises the limit if it is below ``count``, for a program that otherwise keeps its own.
+
+    Raises ResourceExhaustedError, which names ``user``, if the system does not allow so many.
+    """
+    try:
+        import resource
+    except ImportError:  # not a Unix
+        return
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit == resource.RLIM_INFINITY or limit >= count:
+        return
+    granted = allow_most_files()
+    if granted is not None and granted < count:
+        raise ResourceExhaustedError(
+            f"{user} takes about {count:,} open files, and this system allows a process {granted:,}"
+            ": raise its hard limit (ulimit -Hn, or LimitNOFILE of the service)"
+        )

@@ -11,6 +11,7 @@ from dataclasses import asdict
 from typing import Final, NamedTuple
 
 from dataservice.runtime.auth import resolve_token
+from dataservice.runtime.open_files import allow_files
 from pstrain.consistency import Ssp, Sync
 from pstrain.coordinator.applying import RoundApplier
 from pstrain.coordinator.core import Core
@@ -25,6 +26,8 @@ from pstrain.wire import trainer_pb2 as pb
 
 ATTEMPTS_MAX: Final = 10
 _STOP_TIMEOUT_S: Final = 2.0
+# Open files that are no trainers' connections: those of the program, and to servers.
+_OTHER_FILES: Final = 512
 # Under ssp, a trainer has so many slots for each closure that it runs, so that results travel
 # together. Under async short closures are sent ahead instead (see assigning).
 _SLOTS_PER_RUNNER: Final = 3
@@ -54,11 +57,13 @@ def assemble(
     iterators: IteratorsInUse,
 ) -> Assembly:
     """Makes all parts, and starts none."""
+    trainers = strategy.cluster_resolver.cluster_spec().task_indices("worker")
+    allow_files(len(trainers) + _OTHER_FILES, f"a coordinator of {len(trainers):,} trainers")
     scheduler = Scheduler(
         Core(
             attempts_max=ATTEMPTS_MAX,
             consistency=strategy.consistency,
-            trainer_indices=strategy.cluster_resolver.cluster_spec().task_indices("worker"),
+            trainer_indices=trainers,
             closures_in_flight=options.closures_in_flight,
         ),
         ids=strategy.closure_ids,

@@ -6,6 +6,7 @@ knows has been sent every live resource before the first closure.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections.abc import Iterable, Iterator
@@ -37,6 +38,7 @@ from pstrain.wire import trainer_pb2 as pb
 
 logger = logging.getLogger(__name__)
 
+_SERVICE = pb.DESCRIPTOR.services_by_name["Trainer"]
 _TRANSIENT = (UnavailableError, DeadlineExceededError, CancelledError)
 _CONFIGURE_TIMEOUT_S = 10.0
 _TELL_TIMEOUT_S = 20.0
@@ -103,16 +105,15 @@ class TrainerLink:
 
     def _run(self) -> None:
         pause_s = _RECONNECT_S
-        descriptor = pb.DESCRIPTOR.services_by_name["Trainer"]
         while not self._stopping.is_set():
             self._recovery.wait_while_restoring()
-            client = RpcClient(self.address, descriptor, token=self._token, tls=self._tls)
             self._configuration.session = self._servers.session
             self._configuration.incarnation = next(self._incarnations)
             try:
-                client.call("Configure", self._configuration, timeout_s=_CONFIGURE_TIMEOUT_S)
+                self._configure()
                 pause_s = _RECONNECT_S
-                self._serve(client)
+                with contextlib.closing(self._client()) as client:
+                    self._serve(client)
             except _TRANSIENT as error:
                 logger.info("trainer %d at %s: %s", self.index, self.address, error)
             except DataServiceError as error:
@@ -121,12 +122,19 @@ class TrainerLink:
                     self._scheduler.stop(error)
                     return
             finally:
-                client.close()
                 if self._scheduler.trainers.silence(self.index):
                     self._settle_loss()
             self._scheduler.waits.check_absent_trainers()
             self._stopping.wait(pause_s)
             pause_s = min(pause_s * 2, _RECONNECT_MAX_S)
+
+    def _client(self) -> RpcClient:
+        return RpcClient(self.address, _SERVICE, token=self._token, tls=self._tls)
+
+    def _configure(self) -> None:
+        """Configures the trainer, over a connection that ends: its stream has one of its own."""
+        with contextlib.closing(self._client()) as client:
+            client.call("Configure", self._configuration, timeout_s=_CONFIGURE_TIMEOUT_S)
 
     def _settle_loss(self) -> None:
         """Settles what the lost trainer left; a server that does not answer ends the scheduling."""
@@ -170,26 +178,23 @@ class TrainerLink:
             session=self._configuration.session,
             incarnation=self._configuration.incarnation,
         )
-        self._stream = client.stream("RunClosures", iter(requests))
+        self._stream = client.stream("RunClosures", requests)
         if self._stopping.is_set():
             return
         self._scheduler.trainers.joined(self.index, self._slots, outbox)
         logger.info("trainer %d at %s joined", self.index, self.address)
-        try:
-            self._check_session()
-            for reply in self._stream:
-                self._learn_services(reply.services)
-                ended = [result_of(result, name) for result in reply.results]
-                self._check_servers(ended)
-                self._scheduler.trainers.results(self.index, ended)
-                for answer in reply.cancels:
-                    self._scheduler.trainers.cancel_answered(
-                        self.index, answer.id, answer.attempt, is_granted=answer.is_granted
-                    )
-                for position in reply.positions:
-                    self._scheduler.barrier.position(self.index, position_of(position))
-        finally:
-            outbox.put(None)
+        self._check_session()
+        for reply in self._stream:
+            self._learn_services(reply.services)
+            ended = [result_of(result, name) for result in reply.results]
+            self._check_servers(ended)
+            self._scheduler.trainers.results(self.index, ended)
+            for answer in reply.cancels:
+                self._scheduler.trainers.cancel_answered(
+                    self.index, answer.id, answer.attempt, is_granted=answer.is_granted
+                )
+            for position in reply.positions:
+                self._scheduler.barrier.position(self.index, position_of(position))
 
     def _check_session(self) -> None:
         """Raises CancelledError if a restore began before this trainer joined, and so missed it."""

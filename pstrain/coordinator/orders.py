@@ -6,6 +6,7 @@ Values only. Invariant: an order is complete: a link needs no other state to car
 from __future__ import annotations
 
 import queue
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -137,5 +138,25 @@ class DropResource:
 
 
 Order = StartRun | Settled | DropRun | CancelRun | AskPosition | DefineResource | DropResource
-Outbox = queue.SimpleQueue[Order | None]
-"""The orders to one trainer, in the order in which they are sent; None ends its stream."""
+
+
+class Outbox(queue.SimpleQueue["Order | None"]):
+    """The orders to one trainer, in the order in which they are sent; None ends its stream.
+
+    Any thread may put, also inside another call.
+    """
+
+    def __init__(self) -> None:
+        self._wake: Callable[[], None] = _nobody_waits
+
+    def listen(self, wake: Callable[[], None]) -> None:
+        """Has ``wake`` called after each `put`, and once now."""
+        self._wake = wake
+        wake()
+
+    def put(self, order: Order | None, block: bool = True, timeout: float | None = None) -> None:
+        super().put(order, block, timeout)
+        self._wake()
+
+
+def _nobody_waits() -> None: ...

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import queue
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
 from pstrain import remote_errors, results
@@ -40,7 +40,7 @@ _MESSAGE_BYTES = 1 << 20
 class Requests:
     """The messages of one stream to a trainer; orders that are queued together travel together.
 
-    The iterator ends when the ``outbox`` does. ``trainer``: the trainer's index.
+    They are over when the ``outbox`` is. ``trainer``: the trainer's index.
     """
 
     def __init__(
@@ -61,35 +61,48 @@ class Requests:
         self._trainer = trainer
         self._session, self._incarnation = session, incarnation
         self._sent = SentFunctions()
+        self.is_over = False
 
-    def __iter__(self) -> Iterator[pb.RunRequest]:
-        while (item := self._outbox.get()) is not None:
-            request = pb.RunRequest(
-                session=self._session,
-                incarnation=self._incarnation,
-                low_water=self._scheduler.trainers.low_water(),
-                is_traced=self._scheduler.is_traced,
-                dropped_function_ids=self._sent.forget(),
-            )
-            is_last = self._fill(request, item)
-            # Read as late as possible: no closure of it may use key rows from before a restore.
-            request.key_generation = self._servers.key_maps.generation
-            yield request
-            if is_last:
-                return
+    def listen(self, wake: Callable[[], None]) -> None:
+        self._outbox.listen(wake)
 
-    def _fill(self, request: pb.RunRequest, item: Order) -> bool:
-        """Adds an order, and those that wait behind it if there is room; True if that was all."""
-        size_bytes = self._add(request, item)
-        while len(request.closures) < _CLOSURES_PER_MESSAGE and size_bytes < _MESSAGE_BYTES:
-            try:
-                following = self._outbox.get_nowait()
-            except queue.Empty:
-                return False
-            if following is None:
-                return True
+    def take(self) -> pb.RunRequest | None:
+        """Returns a message with the orders that wait, or with as many as fit; None if none do."""
+        order = self._next()
+        if order is None:
+            return None
+        request = pb.RunRequest(
+            session=self._session,
+            incarnation=self._incarnation,
+            low_water=self._scheduler.trainers.low_water(),
+            is_traced=self._scheduler.is_traced,
+            dropped_function_ids=self._sent.forget(),
+        )
+        self._fill(request, order)
+        # Read as late as possible: no closure of it may use key rows from before a restore.
+        request.key_generation = self._servers.key_maps.generation
+        return request
+
+    def _next(self) -> Order | None:
+        """Returns the next order, None if there is none for now, or none any more."""
+        if self.is_over:
+            return None
+        try:
+            order = self._outbox.get_nowait()
+        except queue.Empty:
+            return None
+        self.is_over = order is None
+        return order
+
+    def _fill(self, request: pb.RunRequest, order: Order) -> None:
+        """Adds an order, and those that wait behind it if there is room."""
+        following: Order | None = order
+        size_bytes = 0
+        while following is not None:
             size_bytes += self._add(request, following)
-        return False
+            if len(request.closures) >= _CLOSURES_PER_MESSAGE or size_bytes >= _MESSAGE_BYTES:
+                return
+            following = self._next()
 
     def _add(self, request: pb.RunRequest, item: Order) -> int:
         """Adds an order to a message; returns about how many bytes that adds."""

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-import queue
 import sys
 import threading
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool
@@ -128,19 +128,35 @@ def texts(replies: Any) -> list[str]:
 
 
 class Questions:
-    """A stream of requests that are put in one by one, until ``end``."""
+    """A source of requests that are put in one by one, until ``end``."""
 
-    def __init__(self) -> None:
-        self._queue: queue.Queue[Any] = queue.Queue()
+    def __init__(self, *texts: str) -> None:
+        self._requests: deque[Any] = deque()
+        self._wake: Callable[[], None] = lambda: None
+        self.is_over = False
+        for text in texts:
+            self.ask(text)
 
     def ask(self, text: str) -> None:
-        self._queue.put(Text(text=text))
+        self._put(Text(text=text))
 
     def end(self) -> None:
-        self._queue.put(None)
+        self._put(None)
 
-    def __iter__(self) -> Iterator[Any]:
-        return iter(lambda: self._queue.get(timeout=DEADLINE_S), None)
+    def listen(self, wake: Callable[[], None]) -> None:
+        self._wake = wake
+        wake()
+
+    def take(self) -> Any:
+        if not self._requests:
+            return None
+        request = self._requests.popleft()
+        self.is_over = request is None
+        return request
+
+    def _put(self, request: Any) -> None:
+        self._requests.append(request)
+        self._wake()
 
 
 def serve_until_killed() -> None:

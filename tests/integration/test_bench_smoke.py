@@ -19,6 +19,7 @@ from bench import (
     dispatcher,
     latency,
     leases,
+    many_trainers,
     memory,
     mesh,
     model_batches,
@@ -294,6 +295,15 @@ def test_scheduling_prints_the_cost_of_a_closure(capsys: pytest.CaptureFixture[s
     ]
     assert all(line["closures"] >= 50 for line in lines)
     assert all(line["schedule_us"] > 0 and line["result_us"] > 0 for line in lines)
+
+
+def test_many_trainers_join_one_coordinator_and_run_closures(capsys: pytest.CaptureFixture[str]):
+    many_trainers.main(["--smoke"])
+    (line,) = _lines(capsys)
+    assert line["trainers"] == 3
+    assert min(line["threads"], line["open_files"], line["joined_s"]) > 0
+    assert line["idle_share"] < 1
+    assert line["closures_per_s"] > 0
 
 
 def test_closures_prints_closures_per_second(capsys: pytest.CaptureFixture[str]):

@@ -54,7 +54,7 @@ from tests.scheduler_invariants import check_invariants
 from tests.simulation import training_program
 from tests.simulation.base_scenario import FAULTS_UNTIL_S, REPLAY, BaseScenario, Outcome
 from tests.simulation.consistency_checker import ConsistencyChecker, rule_of
-from tests.simulation.fibers import QUEUE, THREADING, TIME, SimpleQueue, on_one_core, running
+from tests.simulation.fibers import QUEUE, THREADING, TIME, on_one_core, running
 from tests.simulation.shadow import Violation
 from tests.simulation.training_checker import REFUSED, TrainingChecker
 from tests.simulation.training_nodes import DataNode, ServerNode, TrainerNode
@@ -413,7 +413,6 @@ def staged() -> Iterator[None]:
         patch.setattr(trainer_rounds.logger, "disabled", True)
         patch.setattr(resumption.logger, "disabled", True)
         patch.setattr(saving.logger, "disabled", True)
-        patch.setattr(link, "Outbox", SimpleQueue)
         patch.setattr(link, "RpcClient", RpcClient)
         patch.setattr(
             lost_trainers,

@@ -18,10 +18,11 @@ from dataservice.errors import (
     UnavailableError,
 )
 from dataservice.runtime.exchanges.message import Message
+from dataservice.runtime.rpc import RequestSource
 from pstrain.errors import ServerLostError
 from pstrain.paramserver import messages
 from pstrain.trainer.connections import Request
-from tests.simulation.fibers import Fiber, Process, SimpleQueue, running, wait
+from tests.simulation.fibers import Event, Fiber, Process, SimpleQueue, running, wait
 from tests.simulation.world import STAGE
 
 SILENCE_S = 1.5
@@ -165,7 +166,7 @@ class RpcClient:
             raise answers[0]
         return answers[0]
 
-    def stream(self, _method: str, requests: Iterator[Any]) -> Stream:
+    def stream(self, _method: str, requests: RequestSource) -> Stream:
         stream = Stream(self._node, self._trainer, requests)
         self._streams.append(stream)
         return stream
@@ -178,12 +179,13 @@ class RpcClient:
 class Stream:
     """A stream of orders to a trainer, and of results from it."""
 
-    def __init__(self, node: Process, trainer: Any, requests: Iterator[Any]) -> None:
+    def __init__(self, node: Process, trainer: Any, requests: RequestSource) -> None:
         self._node, self._trainer, self._world = node, trainer, node.world
         self._arrivals_s = {True: 0.0, False: 0.0}
         self._down: Any = SimpleQueue()
         self.up: Any = SimpleQueue()
         self._is_over = self._was_silent = self.is_served = False
+        self._woken = Event()
         # A connection that is begun while the process is down never reaches a later process.
         self._life = trainer.life if trainer.alive else None
         self._world.streams.append(self)
@@ -206,17 +208,22 @@ class Stream:
         """Breaks the connection."""
         self._end(UnavailableError("connection reset"))
 
-    def _send_all(self, requests: Iterator[Any]) -> None:
-        for request in requests:
-            sent = type(request)()
-            sent.CopyFrom(request)
-            self._pass(False, self.up.put, sent)
+    def _send_all(self, requests: RequestSource) -> None:
+        requests.listen(self._woken.set)
+        while not (self._is_over or requests.is_over):
+            self._woken.wait()
+            self._woken.clear()
+            while (request := requests.take()) is not None:
+                sent = type(request)()
+                sent.CopyFrom(request)
+                self._pass(False, self.up.put, sent)
 
     def _end(self, error: Exception) -> None:
         if not self._is_over:
             self._is_over = True
             self._world.streams.remove(self)
             self._down.put(error)
+            self._woken.set()
             self._pass(False, self._hang_up)
 
     def _look(self) -> None:
@@ -270,6 +277,7 @@ class Stream:
         if item is _END or isinstance(item, Exception):
             self._is_over = True
             self._world.streams.remove(self)
+            self._woken.set()
 
     def died(self, trainer: Any) -> None:
         """Has the trainer's host reset the connection, if it is that trainer's."""

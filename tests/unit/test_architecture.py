@@ -107,7 +107,7 @@ PURE = (
 )
 ONE_HOME = {
     "pyarrow.flight": {"dataservice/runtime/exchanges/flight.py"},
-    "grpc": {f"dataservice/runtime/rpc/{end}.py" for end in ("client", "server")},
+    "grpc": {f"dataservice/runtime/rpc/{end}.py" for end in ("client", "server", "streams")},
 }
 # Files that import modules by computed names: for public names, pickled plans, user functions
 # and extras.

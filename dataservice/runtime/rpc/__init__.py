@@ -6,7 +6,8 @@ carries the token, every error of the error tree keeps its class from one end to
 frozen peer is noticed by keepalive within a few seconds.
 """
 
-from dataservice.runtime.rpc.client import RpcClient, RpcStream
+from dataservice.runtime.rpc.client import RpcClient
 from dataservice.runtime.rpc.server import RpcServer
+from dataservice.runtime.rpc.streams import RequestSource, RpcStream
 
-__all__ = ["RpcClient", "RpcServer", "RpcStream"]
+__all__ = ["RequestSource", "RpcClient", "RpcServer", "RpcStream"]

@@ -8,10 +8,11 @@ or as the error that the peer itself raised.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable
+from typing import Any, cast
 
 import grpc
+import grpc.aio
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
@@ -41,6 +42,7 @@ from dataservice.runtime.rpc.conventions import (
     serialize,
     snake_case,
 )
+from dataservice.runtime.rpc.streams import CUT_OFF, RequestSource, RpcStream
 from dataservice.runtime.tls_probe import explained
 from dataservice.vocabulary import PROTOCOL_VERSION, parse_target
 
@@ -65,27 +67,28 @@ class RpcClient:
         check_not_forked(f"a client of {self._peer}")
         self._origin = Origin()
         self._tls = tls
+        self._credentials = tls and grpc.ssl_channel_credentials(tls.read_roots())
         self._was_answered = False
         self._metadata = (
             (TOKEN_METADATA_KEY, token),
             (PROTOCOL_METADATA_KEY, str(PROTOCOL_VERSION)),
         )
         self._closed = threading.Event()
-        if tls is None:
-            self._channel = grpc.insecure_channel(self.address, options=CLIENT_OPTIONS)
-        else:
-            credentials = grpc.ssl_channel_credentials(tls.read_roots())
-            self._channel = grpc.secure_channel(self.address, credentials, options=CLIENT_OPTIONS)
+        self._streams: set[RpcStream] = set()
+        self._channel = self._open(grpc)
         left_to_parent(self._channel)
         self._methods = {method.name: method for method in service.methods}
-        self._stubs = {method.name: self._stub(method) for method in service.methods}
+        self._stubs = {
+            method.name: _stub(self._channel, method)
+            for method in service.methods
+            if not method.server_streaming
+        }
 
-    def _stub(self, method: MethodDescriptor) -> Any:
-        return getattr(self._channel, method_kind(method))(
-            method_path(method),
-            request_serializer=serialize,
-            response_deserializer=GetMessageClass(method.output_type).FromString,
-        )
+    def _open(self, interface: Any) -> Any:
+        """Makes a channel of ``grpc`` or ``grpc.aio``."""
+        if self._credentials is None:
+            return interface.insecure_channel(self.address, options=CLIENT_OPTIONS)
+        return interface.secure_channel(self.address, self._credentials, options=CLIENT_OPTIONS)
 
     def call(self, method: str, request: Any, *, timeout_s: float = CONTROL_CALL_TIMEOUT_S) -> Any:
         """Returns the reply to one request, or to an iterator of requests if the method streams.
@@ -94,9 +97,11 @@ class RpcClient:
         cannot be reached, DeadlineExceededError if it does not answer in time, CancelledError if
         the client is closed meanwhile.
         """
-        stub, request = self._prepare(method, request, streaming=False)
+        described = self._checked(method, request, streaming=False)
+        if described.client_streaming:
+            request = iter(request)
         try:
-            reply = stub(request, timeout=timeout_s, metadata=self._metadata)
+            reply = self._stubs[method](request, timeout=timeout_s, metadata=self._metadata)
         except grpc.RpcError as error:
             raise self._error_of(error, method, timeout_s, cancellable=False) from None
         except ValueError:
@@ -138,21 +143,33 @@ class RpcClient:
         )
 
     def stream(
-        self, method: str, request: Message | Iterable[Message], *, timeout_s: float | None = None
+        self, method: str, request: Message | RequestSource, *, timeout_s: float | None = None
     ) -> RpcStream:
         """Returns the replies of a method that answers with a stream; does not block.
 
-        A thread of gRPC draws the requests, and only the end of the iterator stops that thread. So
-        an iterator of requests that waits must end when the stream ends.
+        The stream has a connection of its own.
         """
-        stub, request = self._prepare(method, request, streaming=True)
-        try:
-            call = stub(request, timeout=timeout_s, metadata=self._metadata)
-        except ValueError:
-            if not self._closed.is_set():
-                raise
-            raise self._closed_error() from None
-        return RpcStream(call, lambda error: self._error_of(error, method, timeout_s))
+        described = self._checked(method, request, streaming=True)
+
+        def begin() -> tuple[Any, Any]:
+            channel = self._open(grpc.aio)
+            left_to_parent(channel)
+            only = () if described.client_streaming else (request,)
+            stub = _stub(channel, described)
+            return channel, stub(*only, timeout=timeout_s, metadata=self._metadata)
+
+        def error_of(error: grpc.RpcError | None) -> DataServiceError:
+            if error is None:
+                return self._cancelled_error(method)
+            return self._error_of(error, method, timeout_s)
+
+        requests = cast("RequestSource", request) if described.client_streaming else None
+        stream = RpcStream(begin, requests, error_of, self._streams.discard)
+        self._streams.add(stream)
+        stream.start()
+        if self._closed.is_set():
+            stream.cancel()
+        return stream
 
     def close(self) -> None:
         """Cancels running calls and drops the connection. Idempotent; from any thread."""
@@ -160,6 +177,8 @@ class RpcClient:
         # In a forked child the connection belongs to the parent, and gRPC may be unusable.
         if self._origin.is_here:
             self._channel.close()
+            for stream in tuple(self._streams):
+                stream.cancel()
 
     def __enter__(self) -> RpcClient:
         return self
@@ -167,8 +186,8 @@ class RpcClient:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _prepare(self, name: str, request: Any, *, streaming: bool) -> tuple[Any, Any]:
-        """Returns the stub of method ``name`` and its argument, after checking both."""
+    def _checked(self, name: str, request: Any, *, streaming: bool) -> MethodDescriptor:
+        """Returns method ``name``; raises if it or ``request`` is not of that kind."""
         self._origin.check(f"the client of {self._peer}")
         if self._closed.is_set():
             raise self._closed_error()
@@ -178,17 +197,20 @@ class RpcClient:
                 f"{name!r} is not a {'streaming' if streaming else 'single-reply'} method of "
                 f"{self._peer}; methods: {', '.join(self._methods)}"
             )
-        if method.client_streaming:
-            return self._stubs[name], iter(request)
         expected = GetMessageClass(method.input_type)
-        if not isinstance(request, expected):
+        if not method.client_streaming and not isinstance(request, expected):
             raise InvalidArgumentError(
                 f"{name} takes a {expected.__name__}, got a {type(request).__name__}"
             )
-        return self._stubs[name], request
+        return method
 
     def _closed_error(self) -> CancelledError:
         return CancelledError(f"the client of {self._peer} is closed")
+
+    def _cancelled_error(self, method: str) -> CancelledError:
+        if self._closed.is_set():
+            return self._closed_error()
+        return CancelledError(f"{method} to {self._peer} was cancelled")
 
     def _error_of(
         self,
@@ -206,21 +228,22 @@ class RpcClient:
             if key == ERROR_METADATA_KEY:
                 return self._remote_error(value)
         status, details = error.code(), error.details()
-        if status is grpc.StatusCode.CANCELLED and self._closed.is_set():
-            return self._closed_error()
-        if status is grpc.StatusCode.CANCELLED and not cancellable:
+        if status is grpc.StatusCode.CANCELLED and (cancellable or self._closed.is_set()):
+            return self._cancelled_error(method)
+        if status is grpc.StatusCode.CANCELLED:
             return UnavailableError(f"{self._peer} ended {method}: it is shutting down")
         if status is grpc.StatusCode.RESOURCE_EXHAUSTED and details == TOO_MANY_CALLS:
             # A matter of the moment and not of this call, so callers that retry should do so.
             return UnavailableError(
                 f"{self._peer} refused {method}: it already runs as many calls as it can"
             )
+        if details == CUT_OFF:
+            return UnavailableError(f"the connection to {self._peer} broke during {method}")
         messages = {
             grpc.StatusCode.UNAVAILABLE: f"cannot reach {self._peer}: {details}{self._remedy()}",
             grpc.StatusCode.DEADLINE_EXCEEDED: (
                 f"{self._peer} did not answer {method} within {timeout_s or 0:g} s"
             ),
-            grpc.StatusCode.CANCELLED: f"{method} to {self._peer} was cancelled",
             grpc.StatusCode.UNIMPLEMENTED: (
                 f"{self._peer} does not know {method}; are both ends of the same version?"
             ),
@@ -247,26 +270,9 @@ class RpcClient:
         return error
 
 
-class RpcStream:
-    """The replies of a streaming call, in order; iteration blocks until the next one.
-
-    Iteration raises the server's error if the call failed, CancelledError after ``cancel``. One
-    thread may iterate; any thread may cancel.
-    """
-
-    def __init__(self, call: Any, error_of: Callable[[grpc.RpcError], DataServiceError]) -> None:
-        self._call = call
-        self._error_of = error_of
-
-    def __iter__(self) -> RpcStream:
-        return self
-
-    def __next__(self) -> Any:
-        try:
-            return next(self._call)
-        except grpc.RpcError as error:
-            raise self._error_of(error) from None
-
-    def cancel(self) -> None:
-        """Ends the call; a blocked iteration returns at once."""
-        self._call.cancel()
+def _stub(channel: Any, method: MethodDescriptor) -> Any:
+    return getattr(channel, method_kind(method))(
+        method_path(method),
+        request_serializer=serialize,
+        response_deserializer=GetMessageClass(method.output_type).FromString,
+    )

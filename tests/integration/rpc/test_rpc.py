@@ -46,7 +46,9 @@ def test_calls_of_all_four_streaming_kinds_are_answered(client: RpcClient) -> No
     assert client.call("SayBack", Text(text="héllo")).text == "héllo"
     assert client.call("SayTogether", iter([Text(text="a"), Text(text="b")])).text == "ab"
     assert texts(client.stream("SpellOut", Text(text="abc"))) == ["a", "b", "c"]
-    assert texts(client.stream("ChatOn", iter([Text(text="x"), Text(text="y")]))) == ["X", "Y"]
+    questions = Questions("x", "y")
+    questions.end()
+    assert texts(client.stream("ChatOn", questions)) == ["X", "Y"]
 
 
 def test_bidirectional_stream_answers_each_request_in_turn(client: RpcClient) -> None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -204,23 +203,6 @@ def test_errors_other_than_unavailable_are_not_retried(client: RpcClient, box: E
     with pytest.raises(errors.NotFoundError, match="no such job"):
         client.call_retrying("SayBack", Text(), timeout_s=DEADLINE_S)
     assert box.calls == 1
-
-
-@pytest.fixture
-def peer() -> Iterator[tuple[subprocess.Popen[str], int]]:
-    process = subprocess.Popen(
-        [sys.executable, echo_service.__file__, "serve"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    with process:
-        try:
-            assert process.stdout is not None
-            assert select.select([process.stdout], [], [], DEADLINE_S)[0], "the peer did not start"
-            yield process, int(process.stdout.readline())
-        finally:
-            process.kill()
 
 
 @pytest.mark.slow
