@@ -121,7 +121,7 @@ def measure(trainers: int, options: argparse.Namespace) -> dict[str, Any]:
         spec["worker"] = addresses(trainers, played.line()["port"])
         strategy = ps.ParameterServerStrategy(ps.SimpleClusterResolver(ps.ClusterSpec(spec)))
         began_s = time.perf_counter()
-        coordinator = ps.ClusterCoordinator(strategy)
+        coordinator = ps.ClusterCoordinator(strategy, queue_capacity=_RUNNERS * trainers)
         try:
             while len(coordinator.live_trainers()) < trainers:
                 time.sleep(_POLL_S)

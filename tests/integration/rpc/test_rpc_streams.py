@@ -82,6 +82,9 @@ class Flood:
         return Text(text="x" * 20_000)
 
 
+ENDS = (FailedPreconditionError, UnavailableError)
+
+
 def test_error_that_meets_requests_on_their_way_loses_no_reply() -> None:
     """gRPC may report such an end as an internal error, which it is not."""
     with serve(OverAtTheFifth()) as server:
