@@ -12,6 +12,9 @@ from typing import Final
 from dataservice.errors import ResourceExhaustedError
 
 _MOST_FILES: Final = 65_536
+# What a program has open besides what it asks for: with room, and at the very least.
+_OTHER_FILES: Final = 512
+_LEAST_OTHER_FILES: Final = 64
 
 
 def allow_most_files() -> int | None:
@@ -36,7 +39,7 @@ def allow_most_files() -> int | None:
 
 
 def allow_files(count: int, user: str) -> None:
-    """Raises the limit if it is below ``count``, for a program that otherwise keeps its own.
+    """Has the limit leave ``count`` files to ``user``, in a program that otherwise keeps its own.
 
     Raises ResourceExhaustedError, which names ``user``, if the system does not allow so many.
     """
@@ -44,12 +47,19 @@ def allow_files(count: int, user: str) -> None:
         import resource
     except ImportError:  # not a Unix
         return
-    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if limit == resource.RLIM_INFINITY or limit >= count:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = count + _OTHER_FILES
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
         return
-    granted = allow_most_files()
-    if granted is not None and granted < count:
+    granted = wanted if hard == resource.RLIM_INFINITY else min(hard, wanted)
+    try:
+        # No more than that, since `select` fails beyond 1,024 and macOS refuses large numbers.
+        resource.setrlimit(resource.RLIMIT_NOFILE, (granted, hard))
+    except (OSError, ValueError):
+        granted = soft
+    if granted < count + _LEAST_OTHER_FILES:
         raise ResourceExhaustedError(
-            f"{user} takes about {count:,} open files, and this system allows a process {granted:,}"
-            ": raise its hard limit (ulimit -Hn, or LimitNOFILE of the service)"
+            f"{user} takes {count:,} open files besides those of the program, and this system "
+            f"allows a process {granted:,}: raise its hard limit (ulimit -Hn, or LimitNOFILE of "
+            "the service)"
         )

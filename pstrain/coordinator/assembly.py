@@ -26,8 +26,6 @@ from pstrain.wire import trainer_pb2 as pb
 
 ATTEMPTS_MAX: Final = 10
 _STOP_TIMEOUT_S: Final = 2.0
-# Open files that are no trainers' connections: those of the program, and to servers.
-_OTHER_FILES: Final = 512
 # Under ssp, a trainer has so many slots for each closure that it runs, so that results travel
 # together. Under async short closures are sent ahead instead (see assigning).
 _SLOTS_PER_RUNNER: Final = 3
@@ -58,7 +56,7 @@ def assemble(
 ) -> Assembly:
     """Makes all parts, and starts none."""
     trainers = strategy.cluster_resolver.cluster_spec().task_indices("worker")
-    allow_files(len(trainers) + _OTHER_FILES, f"a coordinator of {len(trainers):,} trainers")
+    allow_files(len(trainers), f"a coordinator of {len(trainers):,} trainers")
     scheduler = Scheduler(
         Core(
             attempts_max=ATTEMPTS_MAX,

@@ -29,22 +29,42 @@ def test_limit_is_raised_to_what_the_system_grants() -> None:
 
 NEEDY = """
 import resource
-resource.setrlimit(resource.RLIMIT_NOFILE, (64, 512))
+resource.setrlimit(resource.RLIMIT_NOFILE, (600, 1100))
 from dataservice.errors import ResourceExhaustedError
 from dataservice.runtime.open_files import allow_files
-allow_files(64, "a small program")
-print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
-allow_files(65, "a larger program")
-print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+
+def limit_for(count):
+    allow_files(count, f"a coordinator of {count:,} trainers")
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+print(limit_for(88), limit_for(89), limit_for(1_000))
 try:
-    allow_files(1_512, "a coordinator of 1,000 trainers")
+    limit_for(1_037)
 except ResourceExhaustedError as error:
     print(error)
 """
 
+MACOS = """
+import resource
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+really = resource.setrlimit
+def grant_some(kind, limits):
+    if limits[0] > 10_240:
+        raise ValueError("current limit exceeds maximum limit")
+    really(kind, limits)
+resource.setrlimit = grant_some
+from dataservice.runtime.open_files import allow_files
+allow_files(10, "a coordinator of 10 trainers")
+print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+"""
+
 
 def test_program_keeps_its_limit_unless_it_needs_more() -> None:
-    kept, raised, refusal = said_by(NEEDY).splitlines()
-    assert (kept, raised) == ("64", "512")
-    assert refusal.startswith("a coordinator of 1,000 trainers takes about 1,512 open files")
-    assert "allows a process 512: raise its hard limit" in refusal
+    limits, refusal = said_by(NEEDY).splitlines()
+    assert limits == "600 601 1100"
+    assert refusal.startswith("a coordinator of 1,037 trainers takes 1,037 open files besides")
+    assert "allows a process 1,100: raise its hard limit" in refusal
+
+
+def test_few_files_are_had_where_many_are_refused() -> None:
+    assert said_by(MACOS).strip() == "522"
