@@ -155,8 +155,11 @@ class Outbox(queue.SimpleQueue["Order | None"]):
         wake()
 
     def put(self, order: Order | None, block: bool = True, timeout: float | None = None) -> None:
-        super().put(order, block, timeout)
-        self._wake()
+        try:
+            super().put(order, block, timeout)
+        finally:
+            # Also if Ctrl-C comes between: what is in the queue would wait for the next order.
+            self._wake()
 
 
 def _nobody_waits() -> None: ...
