@@ -7,6 +7,7 @@ or as the error that the peer itself raised.
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable
 from typing import Any, cast
@@ -22,6 +23,7 @@ from dataservice.errors import (
     CancelledError,
     DataServiceError,
     FailedPreconditionError,
+    InternalError,
     InvalidArgumentError,
     UnauthenticatedError,
     UnavailableError,
@@ -158,10 +160,11 @@ class RpcClient:
             stub = _stub(channel, described)
             return channel, stub(*only, timeout=timeout_s, metadata=self._metadata)
 
-        def error_of(error: grpc.RpcError | None) -> DataServiceError:
-            if error is None:
-                return self._cancelled_error(method)
-            return self._error_of(error, method, timeout_s)
+        def error_of(error: BaseException, was_connected: bool) -> DataServiceError:
+            self._was_answered = self._was_answered or was_connected
+            if isinstance(error, grpc.RpcError):
+                return self._error_of(error, method, timeout_s)
+            return self._error_of_own(error, method)
 
         requests = cast("RequestSource", request) if described.client_streaming else None
         stream = RpcStream(begin, requests, error_of, self._streams.discard)
@@ -211,6 +214,18 @@ class RpcClient:
         if self._closed.is_set():
             return self._closed_error()
         return CancelledError(f"{method} to {self._peer} was cancelled")
+
+    def _error_of_own(self, error: BaseException, method: str) -> DataServiceError:
+        """Returns the error that stands for one that ended a stream at this end."""
+        if isinstance(error, asyncio.CancelledError):
+            return self._cancelled_error(method)
+        if isinstance(error, DataServiceError):
+            return error
+        failure = InternalError(
+            f"{method} to {self._peer} failed at this end: {type(error).__name__}: {error}"
+        )
+        failure.__cause__ = error
+        return failure
 
     def _error_of(
         self,

@@ -2,8 +2,8 @@
 
 A stream of gRPC's blocking interface takes three threads, which wake 15 times a second; one of its
 asyncio interface takes none, and nothing while it is silent. Knows no service, and no errors but
-gRPC's own. Invariant: what runs on the loop waits for no other thread, and a stream's iteration
-ends however the call does.
+gRPC's own. Invariant: what runs on the loop waits for no other thread, a stream's iteration ends
+however the call does, and nothing of a call outlives it.
 """
 
 from __future__ import annotations
@@ -45,29 +45,31 @@ class RequestSource(Protocol):
 class RpcStream:
     """The replies of a streaming call, in order; iteration blocks until the next one.
 
-    Iteration raises the server's error if the call failed, CancelledError after ``cancel``. One
-    thread may iterate; any thread may cancel. Replies are kept until they are iterated over: the
-    two ends must bound how many there can be.
+    Iteration raises the server's error if the call failed, CancelledError after ``cancel``; replies
+    that have arrived come first. One thread may iterate; any thread may cancel. Replies are kept
+    until they are iterated over: the two ends must bound how many there can be.
 
     ``begin`` makes the channel and the call, on the loop's thread. ``requests`` is None if the call
-    was given its only request. ``error_of`` converts gRPC's error; None stands for a call that was
-    cancelled here. ``on_end`` is called when the call is over.
+    was given its only request. ``error_of`` converts what ended the call: an error of gRPC,
+    asyncio's CancelledError, or what was raised here; it is also told whether there ever was a
+    connection. It may block: the iterating thread calls it. ``on_end`` is called when the call is
+    over.
     """
 
     def __init__(
         self,
         begin: Callable[[], tuple[Any, Any]],
         requests: RequestSource | None,
-        error_of: Callable[[grpc.RpcError | None], DataServiceError],
+        error_of: Callable[[BaseException, bool], DataServiceError],
         on_end: Callable[[RpcStream], None],
     ) -> None:
-        self._begin = begin
-        self._requests = requests
+        self._begin: Callable[[], tuple[Any, Any]] | None = begin
+        self._requests: RequestSource | None = requests
         self._error_of = error_of
         self._on_end = on_end
         self._replies: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
         self._failure: BaseException | None = None
-        self._has_ended = False
+        self._has_ended = self._was_connected = False
         self._task: asyncio.Task[None] | None = None
         self._woken = asyncio.Event()
         self._is_woken = False
@@ -85,7 +87,10 @@ class RpcStream:
         if reply is not None:
             return reply
         self._has_ended = True
-        raise self._failure or StopIteration
+        if self._failure is None:
+            raise StopIteration
+        # A new one each time: one that was raised refers, by its traceback, to this stream.
+        raise self._error_of(self._failure, self._was_connected)
 
     def cancel(self) -> None:
         """Ends the call; a blocked iteration returns at once."""
@@ -95,7 +100,12 @@ class RpcStream:
         """Has the loop look for requests. From any thread, also inside another call."""
         if not self._is_woken:
             self._is_woken = True
-            self._loop.call_soon_threadsafe(self._woken.set)
+            try:
+                self._loop.call_soon_threadsafe(self._woken.set)
+            except BaseException:
+                # An interrupt, perhaps before the call: nobody else would wake the loop any more.
+                self._loop.call_soon_threadsafe(self._woken.set)
+                raise
 
     # On the loop's thread.
 
@@ -108,9 +118,10 @@ class RpcStream:
             self._task.cancel()
 
     async def _exchange(self) -> None:
+        assert self._begin is not None
         channel, call = self._begin()
         async with channel:
-            sending = self._loop.create_task(self._send(call))
+            sending = self._loop.create_task(self._send(call, self._requests))
             try:
                 await self._receive(call)
             finally:
@@ -120,6 +131,8 @@ class RpcStream:
         """Queues the replies; raises the call's error at their end."""
         try:
             async for reply in call:
+                if reply is None:
+                    raise ValueError("a reply is no message of the expected type")
                 self._replies.put(reply)
         except grpc.aio.AioRpcError as error:
             if error.details() != CUT_OFF:
@@ -133,20 +146,13 @@ class RpcStream:
             await asyncio.sleep(_STATUS_POLL_S)
         await call.read()
 
-    async def _send(self, call: Any) -> None:
+    async def _send(self, call: Any, requests: RequestSource | None) -> None:
         """Sends requests as they come; one that cannot be made or sent ends the call."""
-        if self._requests is None:
-            return
         try:
-            self._requests.listen(self._wake)
-            while not self._requests.is_over:
-                await self._woken.wait()
-                self._woken.clear()
-                # Before the source is asked: what is put into it from now on wakes again.
-                self._is_woken = False
-                while (request := self._requests.take()) is not None:
-                    await call.write(request)
-            await call.done_writing()
+            await call.wait_for_connection()
+            self._was_connected = True
+            if requests is not None:
+                await self._send_all(call, requests)
         except (grpc.RpcError, grpc.aio.InternalError, asyncio.InvalidStateError):
             # The call is over, and its replies end with the reason.
             return
@@ -154,12 +160,24 @@ class RpcStream:
             self._failure = error
             call.cancel()
 
+    async def _send_all(self, call: Any, requests: RequestSource) -> None:
+        requests.listen(self._wake)
+        while not requests.is_over:
+            await self._woken.wait()
+            self._woken.clear()
+            # Before the source is asked: what is put into it from now on wakes again.
+            self._is_woken = False
+            while (request := requests.take()) is not None:
+                await call.write(request)
+        await call.done_writing()
+
     def _end(self, task: asyncio.Task[None]) -> None:
-        error: BaseException | None
-        error = self._error_of(None) if task.cancelled() else task.exception()
-        if isinstance(error, grpc.RpcError):
-            error = self._error_of(error)
-        self._failure = self._failure or error
+        """Notes how the call ended, and lets go of all that refers to this stream in turn."""
+        failure = asyncio.CancelledError() if task.cancelled() else task.exception()
+        if isinstance(failure, grpc.RpcError):
+            failure.with_traceback(None)
+        self._failure = self._failure or failure
+        self._task = self._begin = self._requests = None
         self._on_end(self)
         self._replies.put(None)
 
@@ -169,6 +187,8 @@ def _running_loop() -> asyncio.AbstractEventLoop:
     global _loop
     with _lock:
         if _loop is None:
-            _loop = asyncio.new_event_loop()
-            threading.Thread(target=_loop.run_forever, name="rpc-streams", daemon=True).start()
+            # Not what the program's policy would make, which may be good for its main thread only.
+            loop = asyncio.SelectorEventLoop()
+            threading.Thread(target=loop.run_forever, name="rpc-streams", daemon=True).start()
+            _loop = loop
         return _loop

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any
 
+import grpc
 import pytest
 
-from dataservice.errors import CancelledError, FailedPreconditionError, UnavailableError
-from dataservice.runtime.rpc import RpcClient
+from dataservice.errors import (
+    CancelledError,
+    FailedPreconditionError,
+    InternalError,
+    UnavailableError,
+)
+from dataservice.runtime.rpc import RpcClient, client, streams
 from tests.integration.echo_service import (
     DEADLINE_S,
     EchoBox,
@@ -20,6 +29,8 @@ from tests.integration.echo_service import (
     serve,
     texts,
 )
+from tests.ports import free_port
+from tests.programs import said_by
 from tests.waiting import wait_until
 
 STREAMS = 30
@@ -27,18 +38,18 @@ STREAMS = 30
 
 def test_streams_of_a_process_share_one_thread(peer: tuple[Any, int]) -> None:
     _, port = peer
-    with connect(port) as first:
-        assert texts(first.stream("SpellOut", Text(text="ab"))) == ["a", "b"]
-    before = threading.active_count()
     with ExitStack() as stack:
-        asked = []
-        for _ in range(STREAMS):
-            client, questions = stack.enter_context(connect(port)), Questions()
-            asked.append((questions, client.stream("ChatOn", questions)))
-        for number, (questions, replies) in enumerate(asked):
-            questions.ask(f"stream {number}")
+
+        def chat(number: int) -> None:
+            questions = Questions(f"stream {number}")
+            replies = stack.enter_context(connect(port)).stream("ChatOn", questions)
             assert next(replies).text == f"STREAM {number}"
-        assert threading.active_count() <= before
+
+        chat(0)
+        with_one = threading.active_count()
+        for number in range(1, STREAMS):
+            chat(number)
+        assert threading.active_count() == with_one
 
 
 class Broken(Questions):
@@ -53,11 +64,33 @@ class Broken(Questions):
 
 def test_source_that_fails_ends_the_call_with_its_error(client: RpcClient, box: EchoBox) -> None:
     replies = client.stream("ChatOn", Broken("one"))
-    with pytest.raises(ZeroDivisionError, match="of the source"):
-        texts(replies)
-    with pytest.raises(ZeroDivisionError, match="of the source"):
-        next(replies)
+    for _ in range(2):
+        with pytest.raises(
+            InternalError, match=r"at this end: ZeroDivisionError: of the"
+        ) as caught:
+            texts(replies)
+        assert isinstance(caught.value.__cause__, ZeroDivisionError)
     assert box.chat_ended.wait(DEADLINE_S)
+
+
+def test_unreadable_reply_is_an_error_and_no_end() -> None:
+    pool = ThreadPoolExecutor(2)
+    server = grpc.server(pool)
+    damaged = grpc.stream_stream_rpc_method_handler(lambda *_: iter([b"\xff"]))
+    server.add_generic_rpc_handlers(
+        (grpc.method_handlers_generic_handler("echo.EchoBox", {"ChatOn": damaged}),)
+    )
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        with (
+            connect(port) as client,
+            pytest.raises(InternalError, match=r"ChatOn to the echo box .* a reply is no message"),
+        ):
+            texts(client.stream("ChatOn", Questions("one")))
+    finally:
+        server.stop(0).wait()
+        pool.shutdown()
 
 
 class OverAtTheFifth(EchoBox):
@@ -80,9 +113,6 @@ class Flood:
 
     def take(self) -> Any:
         return Text(text="x" * 20_000)
-
-
-ENDS = (FailedPreconditionError, UnavailableError)
 
 
 def test_error_that_meets_requests_on_their_way_loses_no_reply() -> None:
@@ -110,3 +140,107 @@ def test_client_forgets_streams_that_are_over(client: RpcClient) -> None:
     for _ in range(3):
         assert texts(client.stream("SpellOut", Text(text="a"))) == ["a"]
     wait_until(lambda: not client._streams, "the streams to be forgotten")
+
+
+def test_streams_that_are_over_leave_nothing_to_the_collector(client: RpcClient) -> None:
+    def chat(*, cancels: bool) -> list[weakref.ref[Any]]:
+        questions = Questions("one")
+        replies = client.stream("ChatOn", questions)
+        assert next(replies).text == "ONE"
+        if cancels:
+            replies.cancel()
+            with pytest.raises(CancelledError):
+                next(replies)
+        else:
+            questions.end()
+            assert texts(replies) == []
+        return [weakref.ref(questions), weakref.ref(replies)]
+
+    gc.collect()
+    gc.disable()
+    try:
+        left = chat(cancels=True) + chat(cancels=False)
+        wait_until(lambda: not any(ref() for ref in left), "the streams to be freed")
+    finally:
+        gc.enable()
+
+
+def test_why_a_peer_was_not_reached_is_found_out_by_the_iterating_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It takes a connection and up to a second, for which all other streams would stand still."""
+    asked = []
+
+    def explained(failure: UnavailableError, *_: Any, **__: Any) -> UnavailableError:
+        asked.append(threading.current_thread())
+        return failure
+
+    monkeypatch.setattr(client, "explained", explained)
+    with (
+        connect(free_port()) as stranger,
+        pytest.raises(UnavailableError, match="check host and port"),
+    ):
+        next(stranger.stream("ChatOn", Questions("one")))
+    assert asked == [threading.current_thread()]
+
+
+def test_peer_that_was_connected_is_not_taken_for_a_wrong_address(peer: tuple[Any, int]) -> None:
+    process, port = peer
+    with connect(port) as known:
+        replies = known.stream("ChatOn", Questions("one"))
+        assert next(replies).text == "ONE"
+        process.kill()
+        with pytest.raises(UnavailableError) as caught:
+            next(replies)
+    assert "check host and port" not in str(caught.value)
+
+
+class InterruptedOnce:
+    """A loop whose first call is interrupted by Ctrl-C."""
+
+    def __init__(self) -> None:
+        self.calls: list[Callable[[], None]] = []
+        self.is_interrupted = False
+
+    def call_soon_threadsafe(self, call: Callable[[], None]) -> None:
+        if not self.is_interrupted:
+            self.is_interrupted = True
+            raise KeyboardInterrupt
+        self.calls.append(call)
+
+
+def test_interrupt_while_the_loop_is_woken_does_not_leave_it_asleep() -> None:
+    stream = streams.RpcStream(None, None, None, None)  # type: ignore[arg-type]
+    loop = InterruptedOnce()
+    stream._loop = loop  # type: ignore[assignment]
+    with pytest.raises(KeyboardInterrupt):
+        stream._wake()
+    assert loop.calls == [stream._woken.set]
+
+
+def test_thread_that_did_not_start_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(streams, "_loop", None)
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with pytest.raises(RuntimeError, match="new thread"):
+        streams._running_loop()
+    assert streams._loop is None
+
+
+OWN_POLICY = """
+import asyncio
+
+def refuse():
+    raise RuntimeError("an event loop for the main thread only")
+
+asyncio.new_event_loop = refuse
+from tests.integration.echo_service import EchoBox, Text, connect, serve, texts
+with serve(EchoBox()) as server, connect(server.port) as client:
+    print(texts(client.stream("SpellOut", Text(text="ab"))))
+"""
+
+
+def test_streams_do_not_depend_on_the_event_loops_of_the_program() -> None:
+    assert said_by(OWN_POLICY).strip() == "['a', 'b']"
