@@ -11,6 +11,7 @@ here.
 
 from __future__ import annotations
 
+import heapq
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -103,6 +104,7 @@ class _Trainer(Generic[Payload]):
     decided: OrderedDict[int, Entry] = field(default_factory=OrderedDict)
     notes: _Notes = field(default_factory=_Notes)
     rows: Marks = field(default_factory=dict)
+    closures: set[int] = field(default_factory=set)  # those that may have an entry above
 
     def note(self, entry: Entry) -> None:
         """Records the newest entry of a closure; drops the notes of a closure that has ended."""
@@ -114,8 +116,15 @@ class _Trainer(Generic[Payload]):
         self.decided.move_to_end(entry.closure)
 
     def forget(self, closure: int) -> None:
-        del self.decided[closure]
+        self.decided.pop(closure, None)
         self.notes.drop(closure)
+
+    def forget_all_of(self, closure: int) -> None:
+        self.closures.discard(closure)
+        self.forget(closure)
+        for parts in (self.held, self.aborted):
+            for key in [key for key in parts if key.closure == closure]:
+                del parts[key]
 
     def report(self) -> FenceReport:
         decided = []
@@ -133,6 +142,9 @@ class Commits(Generic[Payload]):
         self._ledger = Ledger()
         self._trainers: dict[str, _Trainer[Payload]] = {}
         self._fenced: dict[str, _Trainer[Payload]] = {}
+        # Closures with their trainers, as a heap: most requests advance the low-water mark, and
+        # must not look at every trainer for that.
+        self._lowest: list[tuple[int, str]] = []
 
     def prepare(self, trainer: str, key: PartKey, payload: Payload, tries: int = 0) -> None:
         """Holds a part until it is decided elsewhere; raises AbortedError for a fenced trainer.
@@ -144,6 +156,7 @@ class Commits(Generic[Payload]):
         newest = max(known.held.get(key, (0,))[0], known.aborted.get(key, -1) + 1)
         if tries >= newest and not self._is_applied(key):
             known.held[key] = tries, payload
+            self._note_closure(trainer, known, key.closure)
 
     def decide(
         self,
@@ -162,6 +175,7 @@ class Commits(Generic[Payload]):
             return False
         for entry in entries:
             known.note(entry)
+            self._note_closure(trainer, known, entry.closure)
         note_marks(known.rows, rows)
         self._forget_ended(known)
         return True
@@ -195,6 +209,7 @@ class Commits(Generic[Payload]):
         """Drops a part as it was prepared in this try or earlier: it will not be decided so."""
         known = self._live(trainer)
         known.aborted[key] = max(tries, known.aborted.get(key, 0))
+        self._note_closure(trainer, known, key.closure)
         if key in known.held and known.held[key][0] <= tries:
             del known.held[key]
 
@@ -222,13 +237,10 @@ class Commits(Generic[Payload]):
     def advance(self, low_water: int) -> None:
         """Forgets the closures below ``low_water``, which have ended for good."""
         self._ledger.advance(low_water)
-        for known in self._trainers.values():
-            for closure in [c for c in known.decided if c < low_water]:
-                known.forget(closure)
-            for key in [key for key in known.held if key.closure < low_water]:
-                del known.held[key]
-            for key in [key for key in known.aborted if key.closure < low_water]:
-                del known.aborted[key]
+        while self._lowest and self._lowest[0][0] < low_water:
+            closure, trainer = heapq.heappop(self._lowest)
+            if trainer in self._trainers:
+                self._trainers[trainer].forget_all_of(closure)
 
     def state(self) -> dict[str, Any]:
         """Returns the JSON form for checkpoints, which are taken while no closure runs."""
@@ -257,6 +269,11 @@ class Commits(Generic[Payload]):
                 "its requests are refused"
             )
         return self._trainers.setdefault(trainer, _Trainer())
+
+    def _note_closure(self, trainer: str, known: _Trainer[Payload], closure: int) -> None:
+        if closure not in known.closures:
+            known.closures.add(closure)
+            heapq.heappush(self._lowest, (closure, trainer))
 
     def _take(self, known: _Trainer[Payload], key: PartKey) -> Payload | None:
         found = known.held.pop(key, None)

@@ -11,6 +11,7 @@ from pstrain.errors import AbortedError
 from pstrain.paramserver import commits
 from pstrain.paramserver.commits import ENDED_KEPT, Commits, Entry, PartKey
 from pstrain.reader_marks import READERS_KEPT
+from tests.unit.counted_calls import calls_of
 
 KEY = PartKey(4, 0, 0)
 
@@ -209,6 +210,16 @@ def test_held_and_aborted_parts_are_forgotten_with_their_closure() -> None:
     assert commits.counts() == {"held": 1, "aborted": 1, "decided": 0, "ledger_blocks": 0}
     commits.advance(KEY.closure + 1)
     assert commits.counts() == {"held": 0, "aborted": 0, "decided": 0, "ledger_blocks": 0}
+
+
+def test_advance_looks_only_at_trainers_whose_closures_it_forgets() -> None:
+    def calls(trainers: int) -> int:
+        commits: Commits[str] = Commits()
+        for closure in range(trainers):
+            commits.decide(f"t{closure}", PartKey(closure, 0, 0), [entry(PartKey(closure, 0, 0))])
+        return calls_of(lambda: commits.advance(1))
+
+    assert calls(400) == calls(2)
 
 
 SERVERS = 3
