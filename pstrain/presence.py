@@ -9,10 +9,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 
 class Presence:
@@ -44,15 +40,6 @@ class Presence:
         """Records that the program that used the server has ended: no other client is awaited."""
         with self._lock:
             self._has_program_ended = True
-
-    def counted(self, call: Callable[P, T]) -> Callable[P, T]:
-        """Wraps ``call`` so that a client counts as present while it runs."""
-
-        def present(*args: P.args, **kwargs: P.kwargs) -> T:
-            with self:
-                return call(*args, **kwargs)
-
-        return present
 
     def is_over(self, grace_s: float) -> bool:
         """True if the last client left at least ``grace_s`` ago, or the program has ended."""

@@ -17,7 +17,7 @@ from typing import Any
 
 from dataservice.errors import DataServiceError
 from dataservice.runtime.auth import TlsConfig, resolve_token
-from dataservice.runtime.exchanges.connection_server import ConnectionChannel
+from dataservice.runtime.exchanges.connection_channel import ConnectionChannel, Requests
 from dataservice.runtime.exchanges.local_address import NotLocalError
 from dataservice.runtime.exchanges.local_server import LocalServer
 from dataservice.runtime.exchanges.socket_server import SocketServer
@@ -70,7 +70,7 @@ class ParameterServer:
         self._sessions = Sessions()
         self._helpers = Helpers()
         self._token = resolve_token(token)
-        self._exchanges = {messages.EXCHANGE: self.presence.counted(self._serve)}
+        self._exchanges = {messages.EXCHANGE: Requests(self._answer_one, self.presence)}
         self._local: LocalServer | None = None
         self._server = SocketServer(
             host,
@@ -133,12 +133,8 @@ class ParameterServer:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def _serve(self, command: dict[str, Any], channel: ConnectionChannel) -> None:  # noqa: ARG002
-        while self._serve_one(channel):
-            pass
-
-    def _serve_one(self, channel: ConnectionChannel) -> bool:
-        """Serves one request, and returns False at the end of the stream.
+    def _answer_one(self, channel: ConnectionChannel) -> bool:
+        """Answers one request, and returns False at the end of the stream.
 
         The memory of the request is freed before the next one is awaited.
         """

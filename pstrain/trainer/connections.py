@@ -69,7 +69,7 @@ class Connections:
         self._lock = threading.Lock()
         self._free: dict[int, Streams] = {}  # by the thread that used them last
         self._closed = False
-        # A stream occupies a socket, and a thread of its server, until it is closed.
+        # A stream occupies a socket, here and at its server, until it is closed.
         self._finalizer = weakref.finalize(self, _close_all, self._free)
 
     def ask(

@@ -68,6 +68,15 @@ class Connection(Protocol):
         Raises DeadlineExceededError if none arrived in time; a later call may still receive it.
         """
 
+    def await_message(self, deadline_s: float) -> bool:
+        """Waits until a message, or the end of the stream, begins to arrive; False if it does not.
+
+        After False nothing is owed to the peer, so that no thread has to wait for it.
+        """
+
+    def fileno(self) -> int:
+        """Returns the descriptor that is readable once more has arrived."""
+
     def await_close(self, deadline_s: float) -> None:
         """Waits until the peer has closed its end, and drops what the peer still sends.
 

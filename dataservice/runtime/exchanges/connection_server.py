@@ -1,127 +1,66 @@
 """Serves message streams over connections of their own, for any transport.
 
 The counterpart of `flight.FlightServer`, with the same handlers and errors. Responsible for
-accepting clients, for reading their commands and for telling them how the exchange ended. Knows no
-memory, and no details of the sockets. Invariants: no client without the token reaches a handler,
-and `ConnectionServer.stop` is bounded in time.
+accepting clients and for the threads of their exchanges. An exchange of requests and replies has no
+thread while it rests, between a reply and the next request. Knows no memory, and no details of the
+sockets. Invariants: no client without the token reaches a handler, and `ConnectionServer.stop` is
+bounded in time.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
-import math
-import select
+import selectors
 import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Final
 
-from dataservice.errors import (
-    CancelledError,
-    DataServiceError,
-    InvalidArgumentError,
-    UnauthenticatedError,
-    UnavailableError,
+from dataservice.errors import CancelledError, DataServiceError, UnavailableError
+from dataservice.runtime.cores import available_cores
+from dataservice.runtime.exchanges.admission import Admission
+from dataservice.runtime.exchanges.connection_channel import (
+    AnyHandler,
+    ConnectionChannel,
+    Requests,
 )
-from dataservice.runtime.auth import WRONG_TOKEN, tokens_equal
-from dataservice.runtime.exchanges.bodies import AnyBody
 from dataservice.runtime.exchanges.connection_exchange import Connection
-from dataservice.runtime.exchanges.message import (
-    HELLO_TIMEOUT_S,
-    Kind,
-    Message,
-    check_message,
-    error_payload,
-    find_handler,
-)
-from dataservice.runtime.threads import end_threads
+from dataservice.runtime.exchanges.kept_threads import KeptThreads
 
 logger = logging.getLogger(__name__)
 
-# The time that a client has to receive how an exchange ended.
-_LINGER_S: Final = 2.0
 # The interval at which a listener checks whether it was stopped, in case a wake-up got lost.
 _RECHECK_S: Final = 1.0
-
-
-class ConnectionChannel:
-    """The server's end of one exchange, given to its handler; see `FlightChannel`."""
-
-    def __init__(self, connection: Connection, stopping: threading.Event, peer: str) -> None:
-        self.peer = peer
-        self.shares_memory = connection.shares_memory
-        self.idle = False
-        self._connection = connection
-        self._stopping = stopping
-
-    def recv(self) -> Message | None:
-        if self._stopping.is_set():
-            raise CancelledError("the server stops")
-        self.idle = True
-        try:
-            received = self._connection.receive(math.inf)
-        except UnavailableError as error:
-            raise self._gone(error) from error
-        finally:
-            self.idle = False
-        if received is None:
-            return None
-        if received.kind is not Kind.MESSAGE:
-            raise InvalidArgumentError(f"a client sent a message of kind {received.kind.name}")
-        return Message(received.header, received.body)
-
-    def send(self, header: bytes, body: AnyBody | None = None) -> None:
-        """Sends one message; waits while the client does not read, or holds on to what it got."""
-        check_message(header, body)
-        try:
-            self._connection.send(Kind.MESSAGE, header, body, deadline_s=math.inf)
-        except UnavailableError as error:
-            raise self._gone(error) from error
-
-    def cancelled(self) -> bool:
-        return self._stopping.is_set() or self._connection.is_gone()
-
-    def abort(self) -> None:
-        self._connection.shut_down()
-
-    def fail(self, error: BaseException) -> None:
-        self._finish(Kind.ERROR, error_payload(error))
-
-    def done(self) -> None:
-        """Tells the client that the handler has ended."""
-        self._finish(Kind.DONE, b"")
-
-    def _finish(self, kind: Kind, payload: bytes) -> None:
-        until_s = time.monotonic() + _LINGER_S
-        try:
-            self._connection.send(kind, payload, deadline_s=until_s)
-            self._connection.await_close(until_s)
-        except DataServiceError as lost:
-            logger.debug("the client at %s is gone, it misses the end: %s", self.peer, lost)
-
-    def _gone(self, error: UnavailableError) -> CancelledError:
-        return CancelledError(f"the client at {self.peer} is gone: {error}")
-
-
-ChannelHandler = Callable[[dict[str, Any], ConnectionChannel], None]
+# Requests answered at once on a small machine, and for each core of a larger one: enough that slow
+# networks to some clients keep no core idle.
+_AT_ONCE: Final = 32
+_AT_ONCE_PER_CORE: Final = 4
+# Most requests take milliseconds. One that takes longer waits for a disk, or for its client.
+_SLOW_S: Final = 0.05
+# With few clients, each keeps its thread for this long after a reply: waking another costs more.
+_STAY_S: Final = 1.0
 
 
 class ConnectionServer:
-    """The base of servers of named exchanges, with a thread per open exchange.
+    """The base of servers of named exchanges.
 
     Subclasses decide where to listen and which clients to admit.
     """
 
-    def __init__(self, *, token: str, exchanges: Mapping[str, ChannelHandler]) -> None:
+    def __init__(self, *, token: str, exchanges: Mapping[str, AnyHandler]) -> None:
         self._token = token
         self._exchanges = dict(exchanges)
         self._stopping = threading.Event()
         self._listener: socket.socket | None = None
         self._accepting: threading.Thread | None = None
-        self._open: dict[ConnectionChannel, threading.Thread] = {}
+        self._open: set[ConnectionChannel] = set()
         self._lock = threading.Lock()
+        self._ended = threading.Condition(self._lock)
+        at_once = max(_AT_ONCE, _AT_ONCE_PER_CORE * available_cores())
+        self._admission: Admission[ConnectionChannel] = Admission(at_once, _SLOW_S)
 
     @property
     def address(self) -> str:
@@ -139,6 +78,11 @@ class ConnectionServer:
         """Starts to serve the clients that connect to `listener`; takes ownership of it."""
         listener.settimeout(_RECHECK_S)
         self._listener = listener
+        self._threads = KeptThreads(f"exchange-{self.address}")
+        # Polled before `accept`: on a Unix socket that was shut down, `accept` spins until its
+        # time-out, since the kernel reports a waiting client and then none.
+        self._readable = selectors.DefaultSelector()
+        self._readable.register(listener, selectors.EVENT_READ)
         self._accepting = threading.Thread(
             target=self._accept, args=(listener,), name=f"listen-{self.address}", daemon=True
         )
@@ -162,39 +106,72 @@ class ConnectionServer:
         if self._accepting is not None:
             self._accepting.join(timeout_s)
         listener.close()
+        self._end_exchanges(grace_s, deadline_s)
+        self._threads.stop(deadline_s)
+
+    def _end_exchanges(self, grace_s: float, deadline_s: float) -> None:
         with self._lock:
-            serving = dict(self._open)
+            without_thread = [key.data for key in self._readable.get_map().values() if key.data]
+            without_thread += self._admission.take_waiting()
+            self._readable.close()
+        for channel in without_thread:
+            self._end(channel)
+        with self._lock:
+            serving = list(self._open)
         for channel in serving:
             if channel.idle:
                 channel.abort()
-        late = end_threads(serving, ConnectionChannel.abort, grace_s=grace_s, deadline_s=deadline_s)
+        self._await_ended(min(time.monotonic() + grace_s, deadline_s))
+        for channel in serving:
+            channel.abort()
+        late = self._await_ended(deadline_s)
         if late:
             logger.warning("%d exchanges of %s have not ended", late, self.address)
 
+    def _await_ended(self, deadline_s: float) -> int:
+        """Waits until no exchange is open, until the deadline; returns how many are."""
+        with self._ended:
+            while self._open and (left_s := deadline_s - time.monotonic()) > 0:
+                self._ended.wait(left_s)
+            return len(self._open)
+
+    # On the listener's thread
+
     def _accept(self, listener: socket.socket) -> None:
-        # Polls before `accept`: on a Unix socket that was shut down, `accept` spins until its
-        # time-out, since the kernel reports a waiting client and then none.
-        clients = select.poll()
-        clients.register(listener, select.POLLIN)
+        resume_s: float | None = None
         while not self._stopping.is_set():
-            if not clients.poll(_RECHECK_S * 1_000) or self._stopping.is_set():
-                continue
-            try:
-                sock, _ = listener.accept()
-            except (TimeoutError, ConnectionAbortedError):
-                continue
-            except OSError as error:
-                if self._stopping.is_set():
-                    return
-                # Most likely out of file descriptors; waiting clients are served once some are free
-                # again.
-                logger.warning("%s cannot accept a client: %s", self.address, error)
-                self._stopping.wait(_RECHECK_S)
-                continue
+            ready = self._readable.select(_SLOW_S if self._admission.has_waiting else _RECHECK_S)
             if self._stopping.is_set():
-                sock.close()
-            else:
-                self._begin(sock)
+                return
+            for key, _ in ready:
+                if key.data is not None:
+                    self._readable.unregister(key.fd)
+                    with self._lock:
+                        self._admission.add(key.data)
+                elif not self._accept_one(listener):
+                    # Waiting clients are served once some descriptors are free again.
+                    self._readable.unregister(listener)
+                    resume_s = time.monotonic() + _RECHECK_S
+            self._answer_waiting()
+            if resume_s is not None and time.monotonic() >= resume_s:
+                self._readable.register(listener, selectors.EVENT_READ)
+                resume_s = None
+
+    def _accept_one(self, listener: socket.socket) -> bool:
+        """Accepts a client; returns False if none can be accepted for now."""
+        try:
+            sock, _ = listener.accept()
+        except (TimeoutError, ConnectionAbortedError):
+            return True
+        except OSError as error:  # most likely out of file descriptors
+            if not self._stopping.is_set():
+                logger.warning("%s cannot accept a client: %s", self.address, error)
+            return False
+        if self._stopping.is_set():
+            sock.close()
+        else:
+            self._begin(sock)
+        return True
 
     def _begin(self, sock: socket.socket) -> None:
         admitted = self._admit(sock)
@@ -202,28 +179,58 @@ class ConnectionServer:
             return
         connection, peer = admitted
         channel = ConnectionChannel(connection, self._stopping, peer)
-        thread = threading.Thread(
-            target=self._serve,
-            args=(connection, channel),
-            name=f"exchange-{self.address}",
-            daemon=True,
-        )
         with self._lock:
-            self._open[channel] = thread
+            self._open.add(channel)
+        self._start(self._open_exchange, channel)
+
+    def _answer_waiting(self) -> None:
+        """Gives threads to exchanges with a request, as many as may have one."""
+        while True:
+            with self._lock:
+                channel = self._admission.admit(time.monotonic())
+            if channel is None:
+                return
+            if not self._start(self._answer_admitted, channel):
+                with self._lock:
+                    self._admission.end(channel)
+
+    def _start(
+        self, serve: Callable[[ConnectionChannel], None], channel: ConnectionChannel
+    ) -> bool:
         try:
-            thread.start()
+            self._threads.run(functools.partial(serve, channel))
         except RuntimeError as error:  # the system's limit of threads; the client may retry
-            logger.warning("%s cannot serve %s: %s", self.address, peer, error)
-            self._end(connection, channel)
+            logger.warning("%s cannot serve %s: %s", self.address, channel.peer, error)
+            self._end(channel)
+            return False
+        return True
 
-    def _end(self, connection: Connection, channel: ConnectionChannel) -> None:
-        connection.close()
-        with self._lock:
-            self._open.pop(channel, None)
+    # On threads of exchanges
 
-    def _serve(self, connection: Connection, channel: ConnectionChannel) -> None:
+    def _open_exchange(self, channel: ConnectionChannel) -> None:
+        if self._goes_on(channel, self._converse):
+            self._rest(channel)
+
+    def _answer_admitted(self, first: ConnectionChannel) -> None:
+        """Answers an admitted client, and then those that have waited meanwhile, in turn."""
+        channel: ConnectionChannel | None = first
+        while channel is not None:
+            goes_on = self._goes_on(channel, self._answer)
+            with self._lock:
+                self._admission.end(channel)
+                following = self._admission.admit(time.monotonic())
+            if goes_on:
+                self._rest(channel)
+            channel = following
+
+    def _goes_on(
+        self, channel: ConnectionChannel, step: Callable[[ConnectionChannel], bool]
+    ) -> bool:
+        """Takes a step of an exchange; ends the exchange if the step fails or returns False."""
         try:
-            self._converse(connection, channel)
+            if step(channel):
+                return True
+            channel.done()
         except DataServiceError as error:
             if isinstance(error, CancelledError | UnavailableError) and channel.cancelled():
                 logger.debug("exchange ended: %s", error)
@@ -232,23 +239,38 @@ class ConnectionServer:
         except Exception as error:
             logger.exception("an exchange with %s failed", channel.peer)
             channel.fail(error)
-        finally:
-            self._end(connection, channel)
+        self._end(channel)
+        return False
 
-    def _converse(self, connection: Connection, channel: ConnectionChannel) -> None:
-        handler, command = self._greet(connection)
+    def _converse(self, channel: ConnectionChannel) -> bool:
+        """Begins an exchange, and leads it to its end unless it is one of requests."""
+        handler, command = channel.greet(self._token, self._exchanges, self.address)
+        if isinstance(handler, Requests):
+            channel.serve(handler)
+            return self._answer(channel)
         handler(command, channel)
-        channel.done()
+        return False
 
-    def _greet(self, connection: Connection) -> tuple[ChannelHandler, dict[str, Any]]:
-        """Checks a client's token, finds the handler of its command, and accepts the exchange."""
-        hello = connection.receive(time.monotonic() + HELLO_TIMEOUT_S)
-        if hello is None or hello.kind is not Kind.OPEN:
-            raise InvalidArgumentError("a client did not begin with what it wants")
-        token, _, command = hello.header.partition(b"\n")
-        if not tokens_equal(self._token, token.decode(errors="replace")):
-            raise UnauthenticatedError(f"{self.address} refused the call: {WRONG_TOKEN}")
-        connection.trust()
-        found = find_handler(self._exchanges, command)
-        connection.send(Kind.OPEN, deadline_s=time.monotonic() + HELLO_TIMEOUT_S)
-        return found
+    def _answer(self, channel: ConnectionChannel) -> bool:
+        """Answers requests; True once the exchange should rest, False at the end of its stream."""
+        assert channel.requests is not None
+        wait_s = 0.0
+        while channel.await_request(time.monotonic() + wait_s):
+            if not channel.requests.answer(channel):
+                return False
+            wait_s = 0.0 if len(self._open) > self._admission.at_once else _STAY_S
+        return True
+
+    def _rest(self, channel: ConnectionChannel) -> None:
+        """Lets an exchange wait for its next request without a thread."""
+        with self._lock:
+            if not self._stopping.is_set():
+                self._readable.register(channel.fileno(), selectors.EVENT_READ, channel)
+                return
+        self._end(channel)
+
+    def _end(self, channel: ConnectionChannel) -> None:
+        channel.close()
+        with self._ended:
+            self._open.discard(channel)
+            self._ended.notify_all()

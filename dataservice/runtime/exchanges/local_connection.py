@@ -187,6 +187,21 @@ class LocalConnection:
                 self._read_locked(deadline_s, wait=True)
             return self._inbox.popleft()
 
+    def await_message(self, deadline_s: float) -> bool:
+        with self._lock:
+            while not (self._inbox or self._peer_ended):
+                try:
+                    self._read_locked(deadline_s, wait=True)
+                except DeadlineExceededError:
+                    if not self._peer_segments.pending:
+                        return False
+                    # The peer may need them before it can send, and has no room for them now.
+                    deadline_s = time.monotonic() + SLICE_S
+            return True
+
+    def fileno(self) -> int:
+        return self._packets.fileno()
+
     def await_close(self, deadline_s: float) -> None:
         try:
             while True:

@@ -11,7 +11,8 @@ import os
 import socket
 from collections.abc import Mapping
 
-from dataservice.runtime.exchanges.connection_server import ChannelHandler, ConnectionServer
+from dataservice.runtime.exchanges.connection_channel import AnyHandler
+from dataservice.runtime.exchanges.connection_server import ConnectionServer
 from dataservice.runtime.exchanges.local_address import listen, peer_uid
 from dataservice.runtime.exchanges.local_connection import LocalConnection
 
@@ -19,14 +20,12 @@ logger = logging.getLogger(__name__)
 
 
 class LocalServer(ConnectionServer):
-    """A server of named exchanges for processes of this user and host; a thread per open exchange.
+    """A server of named exchanges for processes of this user and host.
 
     `address` is the address that the server announces elsewhere; clients find it by that.
     """
 
-    def __init__(
-        self, address: str, *, token: str, exchanges: Mapping[str, ChannelHandler]
-    ) -> None:
+    def __init__(self, address: str, *, token: str, exchanges: Mapping[str, AnyHandler]) -> None:
         super().__init__(token=token, exchanges=exchanges)
         self._address = address
 

@@ -44,6 +44,9 @@ class OwnedSocket:
         for direction in directions:
             self._socket.setsockopt(socket.SOL_SOCKET, direction, limit)
 
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
     def is_gone(self) -> bool:
         """True if the peer closed its end, or this end was shut down; does not read."""
         descriptor = self._socket.fileno()  # read once, since another thread may close the socket

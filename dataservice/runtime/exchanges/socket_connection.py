@@ -97,6 +97,14 @@ class SocketConnection:
                 return None
             return received
 
+    def await_message(self, deadline_s: float) -> bool:
+        with _held(self._receiving, deadline_s):
+            has_begun = self._ahead is not None or self._parser.has_begun
+            return has_begun or self._peer_ended or self._stream.await_readable(deadline_s)
+
+    def fileno(self) -> int:
+        return self._stream.fileno()
+
     def _read_ahead(self) -> None:
         """Reads a message ahead if one has arrived, so that a sender notices an ERROR.
 

@@ -66,6 +66,11 @@ class MessageParser:
         """True if the stream will fill all of `room`."""
         return bool(self._parts)
 
+    @property
+    def has_begun(self) -> bool:
+        """True if a part of the next message, or all of it, has arrived."""
+        return self._kind is not None or self._start < self._stop
+
     def add(self, size: int) -> None:
         """Notes that `size` bytes were put into `room`."""
         if self._parts:

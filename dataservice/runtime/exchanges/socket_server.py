@@ -16,12 +16,9 @@ from dataservice.errors import NotFoundError
 from dataservice.runtime.addresses import format_address
 from dataservice.runtime.auth import TlsConfig
 from dataservice.runtime.exchanges.byte_streams import PlainStream, TlsStream
+from dataservice.runtime.exchanges.connection_channel import AnyHandler, ConnectionChannel
 from dataservice.runtime.exchanges.connection_exchange import Connection
-from dataservice.runtime.exchanges.connection_server import (
-    ChannelHandler,
-    ConnectionChannel,
-    ConnectionServer,
-)
+from dataservice.runtime.exchanges.connection_server import ConnectionServer
 from dataservice.runtime.exchanges.message import ACTION
 from dataservice.runtime.exchanges.socket_connection import SocketConnection
 from dataservice.runtime.listening import listen
@@ -32,7 +29,7 @@ ActionHandler = Callable[[bytes], bytes]
 
 
 class SocketServer(ConnectionServer):
-    """A server of named exchanges and actions on one port, with a thread per open exchange.
+    """A server of named exchanges and actions on one port.
 
     `port` 0 chooses a free port.
     """
@@ -44,7 +41,7 @@ class SocketServer(ConnectionServer):
         *,
         token: str,
         tls: TlsConfig | None = None,
-        exchanges: Mapping[str, ChannelHandler],
+        exchanges: Mapping[str, AnyHandler],
         actions: Mapping[str, ActionHandler] | None = None,
     ) -> None:
         super().__init__(token=token, exchanges={**exchanges, ACTION: self._act})

@@ -176,3 +176,21 @@ def test_waiting_receiver_returns_segments_as_soon_as_it_can(
     finally:
         sender.close()
         receiver.close()
+
+
+def test_wait_for_a_message_goes_on_while_segments_are_owed_to_the_peer() -> None:
+    sender, receiver = connected()
+    try:
+        assert not receiver.await_message(time.monotonic())
+        sent = send_until_refused(sender, bytes(MIB))
+        assert send_until_refused(receiver, b"") > 10  # the way back is full
+        for _ in range(sent):
+            assert receiver.await_message(time.monotonic())
+            assert receiver.receive(time.monotonic() + TIMEOUT_S) is not None
+        with ThreadPoolExecutor(1) as pool:
+            has_more = pool.submit(receiver.await_message, time.monotonic())
+            sender.send(Kind.MESSAGE, b"m", bytes(MIB), deadline_s=time.monotonic() + TIMEOUT_S)
+            assert has_more.result(TIMEOUT_S)
+    finally:
+        sender.close()
+        receiver.close()

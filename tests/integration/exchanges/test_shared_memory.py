@@ -16,7 +16,7 @@ import pytest
 
 from dataservice.errors import UnavailableError
 from dataservice.runtime.exchanges import connection_server, local_address, local_server
-from dataservice.runtime.exchanges.connection_server import ConnectionChannel
+from dataservice.runtime.exchanges.connection_channel import ConnectionChannel
 from dataservice.runtime.exchanges.local_address import NotLocalError, dial, socket_name
 from dataservice.runtime.exchanges.local_server import LocalServer
 from dataservice.runtime.exchanges.segment_pool import HELD_BYTES, POOL_BYTES
