@@ -14,6 +14,7 @@ from typing import NoReturn, Protocol
 from dataservice.runtime.addresses import split_address
 from dataservice.runtime.ending import end_with_program
 from dataservice.runtime.listening import is_loopback
+from dataservice.runtime.open_files import allow_most_files
 from pstrain.cluster import ClusterResolver, ClusterSpec, SimpleClusterResolver
 from pstrain.config import COORDINATOR_GRACE_S
 from pstrain.errors import FailedPreconditionError, InvalidArgumentError
@@ -125,6 +126,7 @@ class Server:
             raise FailedPreconditionError("a stopped server cannot start again: make a new Server")
         if self in _serving:
             return
+        allow_most_files()
         self._role.start()
         end_with_program(self, Server.stop)
         _serving.add(self)

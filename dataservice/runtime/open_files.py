@@ -7,10 +7,12 @@ limit is never lowered.
 
 from __future__ import annotations
 
+import errno
 from typing import Final
 
 from dataservice.errors import ResourceExhaustedError
 
+_REMEDY: Final = "allow it more (`ulimit -n`, LimitNOFILE= of systemd, --ulimit nofile= of docker)"
 _MOST_FILES: Final = 65_536
 # What a program has open besides what it asks for: with room, and at the very least.
 _OTHER_FILES: Final = 512
@@ -63,3 +65,15 @@ def allow_files(count: int, user: str) -> None:
             f"allows a process {granted:,}: raise its hard limit (ulimit -Hn, or LimitNOFILE of "
             "the service)"
         )
+
+
+def is_limit(error: BaseException) -> bool:
+    """True if an error says that this process, or the system, may open no further file."""
+    return isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE)
+
+
+def limit_reached(who: str) -> ResourceExhaustedError:
+    """Returns the error that says that ``who``, a process or its address, is at its limit."""
+    return ResourceExhaustedError(
+        f"{who} has as many files and sockets open as it may have: {_REMEDY}"
+    )

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final
 
 from dataservice.runtime.allocator import keep_freed_memory
 from dataservice.runtime.cores import limit_libraries
-from dataservice.runtime.open_files import allow_most_files
 from dataservice.runtime.process import announce_ready, exit_with_parent, without_collection
 from dataservice.runtime.signals import StopSignals
 from pstrain.cluster import ClusterResolver, ClusterSpec, SimpleClusterResolver
@@ -90,7 +89,6 @@ def run(args: argparse.Namespace) -> int:
     exit_with_parent()
     limit_libraries()
     keep_freed_memory()
-    allow_most_files()
     resolver = _resolver(args)
     with without_collection():
         server = _server(resolver, args)

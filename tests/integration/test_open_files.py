@@ -68,3 +68,19 @@ def test_program_keeps_its_limit_unless_it_needs_more() -> None:
 
 def test_few_files_are_had_where_many_are_refused() -> None:
     assert said_by(MACOS).strip() == "522"
+
+
+SERVER = """
+import resource
+_, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard))
+from pstrain.server import Server
+with Server({"ps": ["127.0.0.1:0"]}):
+    print(*resource.getrlimit(resource.RLIMIT_NOFILE))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="others have a limit beyond the hard one")
+def test_server_that_a_program_starts_may_have_many_clients() -> None:
+    soft, hard = map(int, said_by(SERVER).split())
+    assert soft == min(65_536, hard)

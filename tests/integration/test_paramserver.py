@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dataservice.runtime.exchanges import connection_server
 from dataservice.runtime.exchanges.connection_exchange import ConnectionExchange
 from dataservice.runtime.exchanges.message import ACTION
 from dataservice.runtime.process import ChildProcess
@@ -50,6 +51,7 @@ from tests.integration.parameter_servers import (
     strategy_on,
 )
 from tests.unit.pstrain.checkpoints.checkpoint_cases import Position
+from tests.waiting import wait_until
 
 AT_MOST_S = 25.0
 """Shorter than a request's default time-out."""
@@ -429,6 +431,29 @@ def test_rows_travel_through_shared_memory_or_tcp_as_configured(
     assert not some.rows.flags.writeable
     parameters.close()
     assert set(opened) == {"shared_memory" if share_memory else "tcp"}
+
+
+@pytest.mark.parametrize("share_memory", [True, False])
+def test_server_has_no_thread_for_a_trainer_that_computes(
+    monkeypatch: pytest.MonkeyPatch, share_memory: bool
+) -> None:
+    monkeypatch.setattr(connection_server, "_STAY_S", 0.0)
+    with ParameterServer(token=TOKEN) as server:
+        config = ParameterConfig(share_memory=share_memory)
+        strategy = strategy_on([server.address], shards=1, config=config)
+        with strategy.scope():
+            table = make_table()
+        listeners = [each for each in (server._server, server._local) if each is not None]
+
+        def resting() -> int:
+            return sum(len(each._readable.get_map()) - 1 for each in listeners)
+
+        for _ in range(2):
+            wait_until(lambda: resting() == 1, "a resting trainer")
+            assert not server.presence.is_over(0)
+            strategy.parameters.fetch([Fetch(table.spec, np.arange(3))])
+        strategy.parameters.close()
+        wait_until(lambda: server.presence.is_over(0), "the trainer's end")
 
 
 # -- failures

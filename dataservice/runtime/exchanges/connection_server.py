@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import os
 import selectors
 import socket
 import threading
@@ -29,6 +30,7 @@ from dataservice.runtime.exchanges.connection_channel import (
 )
 from dataservice.runtime.exchanges.connection_exchange import Connection
 from dataservice.runtime.exchanges.kept_threads import KeptThreads
+from dataservice.runtime.open_files import is_limit, limit_reached
 
 logger = logging.getLogger(__name__)
 
@@ -78,6 +80,7 @@ class ConnectionServer:
         """Starts to serve the clients that connect to `listener`; takes ownership of it."""
         listener.settimeout(_RECHECK_S)
         self._listener = listener
+        self._spare = _spare_descriptor()
         self._threads = KeptThreads(f"exchange-{self.address}")
         # Polled before `accept`: on a Unix socket that was shut down, `accept` spins until its
         # time-out, since the kernel reports a waiting client and then none.
@@ -108,6 +111,7 @@ class ConnectionServer:
         listener.close()
         self._end_exchanges(grace_s, deadline_s)
         self._threads.stop(deadline_s)
+        self._give_up_spare()
 
     def _end_exchanges(self, grace_s: float, deadline_s: float) -> None:
         with self._lock:
@@ -163,17 +167,33 @@ class ConnectionServer:
             sock, _ = listener.accept()
         except (TimeoutError, ConnectionAbortedError):
             return True
-        except OSError as error:  # most likely out of file descriptors
+        except OSError as error:
             if not self._stopping.is_set():
                 logger.warning("%s cannot accept a client: %s", self.address, error)
+                if is_limit(error):
+                    self._refuse_one(listener)
             return False
         if self._stopping.is_set():
             sock.close()
         else:
-            self._begin(sock)
+            self._begin(sock, self._open_exchange)
         return True
 
-    def _begin(self, sock: socket.socket) -> None:
+    def _refuse_one(self, listener: socket.socket) -> None:
+        """Accepts a client by the spare descriptor, to tell it why it is not served."""
+        if self._give_up_spare():
+            with contextlib.suppress(OSError):
+                sock, _ = listener.accept()
+                self._begin(sock, self._refuse)
+
+    def _give_up_spare(self) -> bool:
+        with self._lock:
+            spare, self._spare = self._spare, None
+        if spare is not None:
+            os.close(spare)
+        return spare is not None
+
+    def _begin(self, sock: socket.socket, serve: Callable[[ConnectionChannel], None]) -> None:
         admitted = self._admit(sock)
         if admitted is None:
             return
@@ -181,7 +201,7 @@ class ConnectionServer:
         channel = ConnectionChannel(connection, self._stopping, peer)
         with self._lock:
             self._open.add(channel)
-        self._start(self._open_exchange, channel)
+        self._start(serve, channel)
 
     def _answer_waiting(self) -> None:
         """Gives threads to exchanges with a request, as many as may have one."""
@@ -206,6 +226,13 @@ class ConnectionServer:
         return True
 
     # On threads of exchanges
+
+    def _refuse(self, channel: ConnectionChannel) -> None:
+        channel.fail(limit_reached(self.address))
+        self._end(channel)
+        with self._lock:
+            if self._spare is None and not self._stopping.is_set():
+                self._spare = _spare_descriptor()
 
     def _open_exchange(self, channel: ConnectionChannel) -> None:
         if self._goes_on(channel, self._converse):
@@ -238,7 +265,7 @@ class ConnectionServer:
                 channel.fail(error)
         except Exception as error:
             logger.exception("an exchange with %s failed", channel.peer)
-            channel.fail(error)
+            channel.fail(limit_reached(self.address) if is_limit(error) else error)
         self._end(channel)
         return False
 
@@ -274,3 +301,11 @@ class ConnectionServer:
         with self._ended:
             self._open.discard(channel)
             self._ended.notify_all()
+
+
+def _spare_descriptor() -> int | None:
+    """Returns a descriptor to give up for a client; None if there is none left."""
+    try:
+        return os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None

@@ -15,16 +15,18 @@ import time
 from collections.abc import Sized
 from typing import Any, Final, Protocol
 
-from dataservice.errors import DataLossError, DeadlineExceededError
+from dataservice.errors import DataLossError, DataServiceError, DeadlineExceededError
 from dataservice.runtime.exchanges.local_messages import MAX_PACKET_BYTES, Packet, pack, unpack
 from dataservice.runtime.exchanges.message import Kind
 from dataservice.runtime.exchanges.owned_socket import OwnedSocket, is_gone_by, lost
+from dataservice.runtime.open_files import limit_reached
 
 # The interval at which a waiting thread checks for segments that other threads could not give back.
 SLICE_S: Final = 0.25
 _ANCILLARY_BYTES: Final = socket.CMSG_SPACE(array.array("i", [0]).itemsize)
 # As plain numbers, since combining enum flags takes a microsecond.
-_TRUNCATED: Final = int(socket.MSG_TRUNC) | int(socket.MSG_CTRUNC)
+_TRUNCATED: Final = int(socket.MSG_TRUNC)
+_WITHOUT_DESCRIPTOR: Final = int(socket.MSG_CTRUNC)
 _CLOEXEC: Final = int(socket.MSG_CMSG_CLOEXEC)
 _AT_ONCE: Final = int(socket.MSG_DONTWAIT)
 _SEND: Final = int(socket.MSG_NOSIGNAL) | _AT_ONCE
@@ -112,12 +114,14 @@ class PacketSocket(OwnedSocket):
         if not size:
             raise lost(None)
         try:
+            if flags & _WITHOUT_DESCRIPTOR:
+                raise limit_reached(f"process {os.getpid()}")
             if flags & _TRUNCATED:
                 raise DataLossError(f"a packet of more than {MAX_PACKET_BYTES} bytes")
             packet = unpack(memoryview(self._packet)[:size])
             if packet.is_new != (descriptor is not None):
                 raise DataLossError("a peer sent a descriptor without a segment, or the opposite")
-        except DataLossError:
+        except DataServiceError:
             if descriptor is not None:
                 os.close(descriptor)
             raise

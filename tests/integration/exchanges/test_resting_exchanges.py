@@ -1,15 +1,20 @@
-"""Exchanges of requests hold no thread between requests, whatever their number and state."""
+"""Exchanges of requests hold no thread between requests; a server at a limit says so."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import resource
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
 
+import psutil
 import pytest
 
-from dataservice.errors import DataServiceError, UnavailableError
+from dataservice.errors import DataServiceError, ResourceExhaustedError, UnavailableError
 from dataservice.runtime.exchanges import connection_server
 from dataservice.runtime.exchanges.connection_channel import ConnectionChannel, Requests
 from dataservice.runtime.exchanges.connection_exchange import ConnectionExchange
@@ -24,7 +29,7 @@ CLIENTS = 6
 
 
 class Service:
-    """A server that echoes requests, of which b"stuck" ones wait for `release`."""
+    """A server that echoes requests; some are stuck until `release`, others fail."""
 
     def __init__(self, ends: Ends) -> None:
         self.presence = Presence()
@@ -40,6 +45,8 @@ class Service:
         message = channel.recv()
         if message is None:
             return False
+        if message.header == b"at the limit":
+            raise OSError(errno.EMFILE, "Too many open files")
         self.answering.add(channel)
         self.most_at_once = max(self.most_at_once, len(self.answering))
         if message.header == b"stuck":
@@ -205,3 +212,53 @@ def test_requests_are_answered_while_no_further_client_can_be_accepted(
         opening.join(TIMEOUT_S)
         with opened[0] as exchange:
             assert echoes(exchange, b"x")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs prlimit")
+def test_client_is_told_that_server_has_no_file_left_for_it(
+    ends: Ends, peer: tuple[subprocess.Popen[str], str]
+) -> None:
+    process, address = peer
+    most = psutil.Process(process.pid).num_fds() + 2
+    resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (most, most))
+    with ends.connect(address) as client:
+        with contextlib.ExitStack() as stack:
+
+            def open_many(count: int) -> None:
+                for _ in range(count):
+                    opened = client.exchange({"exchange": "echo"}, timeout_s=10.0)
+                    assert echoes(stack.enter_context(opened), b"x")
+
+            for _ in range(2):  # the server can refuse more than one
+                with pytest.raises(ResourceExhaustedError, match="ulimit"):
+                    open_many(most)
+
+        def is_served() -> bool:
+            with (
+                contextlib.suppress(ResourceExhaustedError),
+                client.exchange({"exchange": "echo"}) as exchange,
+            ):
+                return echoes(exchange, b"x")
+            return False
+
+        wait_until(is_served, "room for a client, after others have left")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs prlimit")
+@pytest.mark.parametrize("ends", [SHARED_MEMORY], ids=["shared_memory"])
+@pytest.mark.skipif(not is_supported(), reason="the platform cannot share memory")
+def test_client_is_told_that_server_has_no_file_left_for_its_memory(
+    ends: Ends, peer: tuple[subprocess.Popen[str], str]
+) -> None:
+    process, address = peer
+    with ends.connect(address) as client, client.exchange({"exchange": "echo"}) as opened:
+        resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (3, 3))
+        with pytest.raises(ResourceExhaustedError, match=f"{process.pid}.*ulimit"):
+            answer_to(opened, b"x", bytes(100_000), timeout_s=TIMEOUT_S)
+
+
+def test_client_is_told_that_its_request_needs_more_files(
+    service: Service, exchanges: list[Any]
+) -> None:
+    with pytest.raises(ResourceExhaustedError, match=f"{service.server.address}.*ulimit"):
+        answer_to(exchanges[0], b"at the limit", timeout_s=TIMEOUT_S)
