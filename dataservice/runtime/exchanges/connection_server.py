@@ -40,8 +40,11 @@ _RECHECK_S: Final = 1.0
 # networks to some clients keep no core idle.
 _AT_ONCE: Final = 32
 _AT_ONCE_PER_CORE: Final = 4
-# Most requests take milliseconds. One that takes longer waits for a disk, or for its client.
-_SLOW_S: Final = 0.05
+# Most requests take milliseconds, and some tens of them where all threads share few cores. One that
+# takes longer waits for a disk, or for its client.
+_SLOW_S: Final = 0.25
+# The interval at which a listener looks for slow ones while others wait.
+_LOOK_S: Final = 0.05
 # With few clients, each keeps its thread for this long after a reply: waking another costs more.
 _STAY_S: Final = 1.0
 
@@ -144,7 +147,7 @@ class ConnectionServer:
     def _accept(self, listener: socket.socket) -> None:
         resume_s: float | None = None
         while not self._stopping.is_set():
-            ready = self._readable.select(_SLOW_S if self._admission.has_waiting else _RECHECK_S)
+            ready = self._readable.select(_LOOK_S if self._admission.has_waiting else _RECHECK_S)
             if self._stopping.is_set():
                 return
             for key, _ in ready:
