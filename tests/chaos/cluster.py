@@ -40,7 +40,7 @@ class ChaosCluster:
         self.schedule = schedule
         self.folder = folder
         self.recoveries_s: list[float] = []
-        self.killed_s: dict[str, float] = {}
+        self._killed: set[str] = set()
         self._proxy = FaultProxy()
         self._children: dict[str, ChildProcess] = {}
         self._crashes: list[str] = []
@@ -116,7 +116,7 @@ class ChaosCluster:
             return []
         lines = self._doomed_path.read_text().split("\n")[:-1]
         fields = [line.split(" ") for line in lines]
-        return [Written(float(first), tuple(map(int, rows))) for first, *rows in fields]
+        return [Written(int(first), tuple(map(int, rows))) for first, *rows in fields]
 
     # Actions
 
@@ -161,7 +161,7 @@ class ChaosCluster:
     def _kill(self, name: str) -> None:
         self._check_alive(name)
         self._children[name].kill()
-        self.killed_s[name] = time.monotonic()
+        self._killed.add(name)
 
     def _signal(self, name: str, *, freeze: bool) -> None:
         child = self._children[name]
@@ -174,7 +174,7 @@ class ChaosCluster:
         module, args = self._args[name]
         log_path = self.folder / f"{name}.log"
         self._children[name] = spawn_module(module, args, log_path=log_path)
-        if name == "dispatcher" and name in self.killed_s:
+        if name == "dispatcher" and name in self._killed:
             probe = threading.Thread(target=self._await_progress, args=(time.monotonic(),))
             self._probes.append(probe)
             probe.start()

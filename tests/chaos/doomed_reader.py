@@ -1,8 +1,8 @@
 """A reader in a process that will be killed: writes each element down, then acknowledges it.
 
 `python -m tests.chaos.doomed_reader TARGET DATASET_ID JOB PROTOCOL ON_ERROR PATH` begins when PATH
-exists, and appends a line for each element to it: the time and the ids. After a SIGKILL the rows
-of all whole lines count as read.
+exists, and appends a line for each element to it: how many lines before it the dispatcher knew as
+acknowledged by then, and the ids. After a SIGKILL the rows of all whole lines count as read.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ def main() -> None:
     stream = dataset.node.open(RunContext())
     reader = stream.join()
     lines = os.open(path, os.O_WRONLY | os.O_APPEND)
+    written = reported = 0
     while True:
         delivery = reader.take()
         if delivery is None:
@@ -44,7 +45,10 @@ def main() -> None:
         ids = " ".join(map(str, delivery.batch.column("id").to_pylist()))
         # Slow, so that the process dies with rows that it has received but not written down.
         time.sleep(USE_S)
-        os.write(lines, f"{time.monotonic()} {ids}\n".encode())
+        if not reader.marks_if_consumed(()):
+            reported = written
+        os.write(lines, f"{reported} {ids}\n".encode())
+        written += 1
         reader.acknowledge(delivery.spans)
 
 

@@ -12,14 +12,14 @@ from collections import Counter
 from collections.abc import Sequence, Set
 from typing import NamedTuple
 
-# Readers report about every 0.2 s, on a busy machine less often.
-REPORT_S = 1.5
-
 
 class Written(NamedTuple):
-    """Rows that a reader wrote down before it acknowledged them."""
+    """Rows that a reader wrote down before it acknowledged them.
 
-    time_s: float
+    ``reported``: how many of its elements before this one the dispatcher then knew as acknowledged.
+    """
+
+    reported: int
     rows: tuple[int, ...]
 
 
@@ -63,14 +63,10 @@ def damage(
     expected: Set[int],
     lived: Sequence[int],
     written: Sequence[Written],
-    killed_s: float | None,
-    *,
-    reports_late: bool,
 ) -> list[str]:
     """Names the faults in the rows so far that time cannot mend.
 
-    `written` is what the killed reader wrote down. `reports_late`: the killed reader may have been
-    unable to reach the dispatcher for a while.
+    `written` is what the killed reader wrote down, element by element.
     """
     of_dead = _rows_of(written)
     faults = []
@@ -81,13 +77,10 @@ def damage(
     strange = (set(lived) | set(of_dead)) - expected
     if strange:
         faults.append(f"I1: rows that should not come: {shown(strange)}")
-    if killed_s is not None and not reports_late:
-        early = _rows_of([w for w in written if w.time_s < killed_s - REPORT_S])
-        repeated = set(early) & set(lived)
-        if repeated:
-            faults.append(
-                f"I1: rows of a dead reader that were reported come again: {shown(repeated)}"
-            )
+    reported = max((entry.reported for entry in written), default=0)
+    repeated = set(_rows_of(written[:reported])) & set(lived)
+    if repeated:
+        faults.append(f"I1: rows of a dead reader that were reported come again: {shown(repeated)}")
     return faults
 
 

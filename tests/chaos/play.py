@@ -165,7 +165,7 @@ def _play_saving(cluster: ChaosCluster, schedule: Schedule, dataset: ds.Dataset)
         _act_all(cluster, schedule)
         snapshot.wait(PATIENCE_S)
         rows = ds.Dataset.load(path).to_table()["id"].to_pylist()
-        faults += damage(schedule.expected, rows, [], None, reports_late=False)
+        faults += damage(schedule.expected, rows, [])
         if missing := missing_rows(schedule.expected, rows, []):
             faults.append(f"I1: rows that were not saved: {shown(missing)}")
     except DataServiceError as error:
@@ -198,11 +198,7 @@ def _drive(
 
     def damaged() -> list[str]:
         return readers.faults + damage(
-            schedule.expected,
-            history.rows(),
-            cluster.written_by_doomed(),
-            cluster.killed_s.get("doomed"),
-            reports_late=schedule.disturbs_dispatcher,
+            schedule.expected, history.rows(), cluster.written_by_doomed()
         )
 
     is_over = _wait(lambda: damaged() or (readers.have_ended() and not missing()), PATIENCE_S)

@@ -76,11 +76,6 @@ class Schedule:
         return SHORT_CLIENT_TIMEOUT_MS if self.has_doomed_reader else CLIENT_TIMEOUT_MS
 
     @property
-    def disturbs_dispatcher(self) -> bool:
-        """True if readers may be unable to report for a while."""
-        return any(a.target in ("dispatcher", READERS) for a in self.actions)
-
-    @property
     def restarts_only_dispatcher(self) -> bool:
         """True if every action hits the dispatcher, so that no other fault delays its recovery."""
         return all(a.target == "dispatcher" for a in self.actions)

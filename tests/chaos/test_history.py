@@ -6,15 +6,13 @@ from collections.abc import Sequence
 
 import pytest
 
-from tests.chaos.history import REPORT_S, History, Written, damage, missing_rows
+from tests.chaos.history import History, Written, damage, missing_rows
 
-KILLED_S = 100.0
 EXPECTED = frozenset(range(10))
 
 
-def faults_in(lived: Sequence[int], *written: Written, reports_late: bool = False) -> list[str]:
-    killed_s = KILLED_S if written else None
-    return damage(EXPECTED, lived, written, killed_s, reports_late=reports_late)
+def faults_in(lived: Sequence[int], *written: Written) -> list[str]:
+    return damage(EXPECTED, lived, written)
 
 
 def test_every_row_once_has_no_faults() -> None:
@@ -23,7 +21,7 @@ def test_every_row_once_has_no_faults() -> None:
 
 
 def test_rows_written_by_the_killed_reader_are_not_missing() -> None:
-    written = Written(KILLED_S - 50, (0, 1))
+    written = Written(0, (0, 1))
     assert faults_in(range(2, 10), written) == []
     assert missing_rows(EXPECTED, range(2, 9), [written]) == {9}
 
@@ -39,16 +37,14 @@ def test_repeated_or_unexpected_rows_are_faults(lived: list[int], message: str) 
 
 
 def test_only_unreported_rows_of_the_killed_reader_may_come_again() -> None:
-    late = Written(KILLED_S - REPORT_S / 2, (0, 1))
-    early = Written(KILLED_S - REPORT_S * 2, (2, 3))
-    assert faults_in([0, 1, 4], early, late) == []
-    (fault,) = faults_in([0, 1, 3], early, late)
+    written = [Written(0, (2, 3)), Written(0, (0, 1)), Written(1, (5,))]
+    assert faults_in([0, 1, 4, 5], *written) == []
+    (fault,) = faults_in([0, 1, 3], *written)
     assert "reported come again: [3]" in fault
-    assert faults_in([0, 1, 3], early, late, reports_late=True) == []
 
 
 def test_rows_repeated_to_the_killed_reader_are_a_fault() -> None:
-    (fault,) = faults_in([], Written(1.0, (5,)), Written(2.0, (5,)), reports_late=True)
+    (fault,) = faults_in([], Written(0, (5,)), Written(0, (5,)))
     assert "the killed reader got 1 rows more than once" in fault
 
 
