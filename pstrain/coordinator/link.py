@@ -50,7 +50,7 @@ _RECONNECT_MAX_S = 3.0
 
 
 class TrainerLink:
-    """The connection to one trainer. Owns one thread from ``start`` to ``stop``."""
+    """The connection to one trainer. Owns one thread from ``start`` to ``stop``, which waits."""
 
     def __init__(
         self,
