@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import queue
-import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Final
@@ -21,6 +20,7 @@ from pstrain.coordinator.deadlines import Deadlines
 from pstrain.coordinator.end_errors import error_of_cancelled, error_of_failed
 from pstrain.coordinator.orders import CancelRun, Closure, DropRun, RoundOrder, Settled, StartRun
 from pstrain.coordinator.outboxes import Outboxes
+from pstrain.coordinator.quiet_condition import QuietCondition
 from pstrain.coordinator.run_times import RunTimes
 from pstrain.coordinator.scheduler_stats import SchedulerStats
 from pstrain.coordinator.state import CoordinatorState
@@ -53,7 +53,7 @@ class Core:
         trainer_indices: Sequence[int] = (0,),
         closures_in_flight: int = 1,
     ) -> None:
-        self.changed = threading.Condition()
+        self.changed = QuietCondition()
         self.state = CoordinatorState(consistency, trainer_indices)
         self.in_rounds = isinstance(consistency, Sync)
         self.attempts_max = attempts_max

@@ -413,6 +413,7 @@ def staged() -> Iterator[None]:
         patch.setattr(trainer_rounds.logger, "disabled", True)
         patch.setattr(resumption.logger, "disabled", True)
         patch.setattr(saving.logger, "disabled", True)
+        patch.setattr(core, "QuietCondition", THREADING.Condition)
         patch.setattr(link, "RpcClient", RpcClient)
         patch.setattr(
             lost_trainers,
