@@ -51,9 +51,6 @@ class ByteStream(Protocol):
     def send(self, parts: Sequence[memoryview], deadline_s: float) -> None:
         """Sends all bytes; after an error a part of them may have been sent."""
 
-    def await_readable(self, deadline_s: float) -> bool:
-        """Waits until `receive` need not wait; returns False if it still would at the deadline."""
-
     def fileno(self) -> int:
         """Returns the descriptor that is readable once more has arrived."""
 
@@ -106,9 +103,6 @@ class PlainStream(OwnedSocket):
                 raise lost(error) from error
             _drop(left, sent)
 
-    def await_readable(self, deadline_s: float) -> bool:
-        return _is_ready(self._socket, select.POLLIN, deadline_s)
-
 
 class TlsStream(OwnedSocket):
     """A TLS socket, which it owns; see `ByteStream`. The first call does the handshake."""
@@ -117,7 +111,6 @@ class TlsStream(OwnedSocket):
         super().__init__(sock)
         _tune(sock)
         sock.setblocking(False)
-        self._decrypted_bytes = sock.pending
         # The TLS library allows one call at a time, even if one thread sends and another receives.
         self._turn = threading.Lock()
 
@@ -136,11 +129,6 @@ class TlsStream(OwnedSocket):
                 left,
                 self._retry_until_done(functools.partial(self._socket.send, left[0]), deadline_s),
             )
-
-    def await_readable(self, deadline_s: float) -> bool:
-        with self._turn:
-            has_more = bool(self._decrypted_bytes())
-        return has_more or _is_ready(self._socket, select.POLLIN, deadline_s)
 
     def _retry_until_done(self, act: Callable[[], int], deadline_s: float) -> int:
         while True:
@@ -165,21 +153,15 @@ def _tune(sock: socket.socket) -> None:
 
 
 def _wait_for(sock: socket.socket, events: int, deadline_s: float) -> None:
-    if not _is_ready(sock, events, deadline_s):
-        said = "sent nothing" if events == select.POLLIN else "took nothing"
-        raise DeadlineExceededError(f"the peer {said} in time")
-
-
-def _is_ready(sock: socket.socket, events: int, deadline_s: float) -> bool:
-    """Waits until the socket is ready; returns False if it is not at the deadline."""
     poll = select.poll()
     poll.register(sock, events)
     while True:
         left_s = deadline_s - time.monotonic()
         if poll.poll(max(0.0, min(left_s, _SLICE_S)) * 1_000):
-            return True
+            return
         if left_s <= 0:
-            return False
+            said = "sent nothing" if events == select.POLLIN else "took nothing"
+            raise DeadlineExceededError(f"the peer {said} in time")
 
 
 def _drop(parts: list[memoryview], sent: int) -> None:

@@ -19,6 +19,7 @@ from typing import Any, Final, NamedTuple
 from dataservice.errors import (
     CancelledError,
     DataServiceError,
+    DeadlineExceededError,
     InvalidArgumentError,
     UnauthenticatedError,
     UnavailableError,
@@ -39,6 +40,8 @@ logger = logging.getLogger(__name__)
 
 # The time that a client has to receive how an exchange ended.
 _LINGER_S: Final = 2.0
+# The interval at which a thread checks whether a connection that could not rest may do so now.
+_UNREST_S: Final = 1.0
 
 
 class ConnectionChannel:
@@ -50,6 +53,7 @@ class ConnectionChannel:
         self.idle = False
         self._connection = connection
         self._stopping = stopping
+        self._awaited: list[Message | None] = []
         self._scope = contextlib.ExitStack()
         self.requests: Requests | None = None
 
@@ -62,21 +66,28 @@ class ConnectionChannel:
         return self._connection.fileno()
 
     def await_request(self, deadline_s: float) -> bool:
-        """True once `recv` has something to return or raise; False if not by the deadline."""
-        self.idle = True
-        try:
-            return self._stopping.is_set() or self._connection.await_message(deadline_s)
-        except UnavailableError as error:
-            raise self._gone(error) from error
-        finally:
-            self.idle = False
+        """Receives what the next `recv` returns; False if nothing arrived by the deadline.
+
+        After False no thread has to wait for the client.
+        """
+        while True:
+            try:
+                self._awaited.append(self._receive(deadline_s))
+                return True
+            except DeadlineExceededError:
+                if self._connection.may_rest:
+                    return False
+                deadline_s = time.monotonic() + _UNREST_S
 
     def recv(self) -> Message | None:
+        return self._awaited.pop() if self._awaited else self._receive(math.inf)
+
+    def _receive(self, deadline_s: float) -> Message | None:
         if self._stopping.is_set():
             raise CancelledError("the server stops")
         self.idle = True
         try:
-            received = self._connection.receive(math.inf)
+            received = self._connection.receive(deadline_s)
         except UnavailableError as error:
             raise self._gone(error) from error
         finally:

@@ -68,10 +68,12 @@ class Connection(Protocol):
         Raises DeadlineExceededError if none arrived in time; a later call may still receive it.
         """
 
-    def await_message(self, deadline_s: float) -> bool:
-        """Waits until a message, or the end of the stream, begins to arrive; False if it does not.
+    @property
+    def may_rest(self) -> bool:
+        """False after `receive` timed out if a thread has to go on with it all the same.
 
-        After False nothing is owed to the peer, so that no thread has to wait for it.
+        A part of a message has arrived, or something is owed to the peer. If True, nobody needs to
+        call `receive` until the descriptor is readable.
         """
 
     def fileno(self) -> int:

@@ -187,17 +187,10 @@ class LocalConnection:
                 self._read_locked(deadline_s, wait=True)
             return self._inbox.popleft()
 
-    def await_message(self, deadline_s: float) -> bool:
-        with self._lock:
-            while not (self._inbox or self._peer_ended):
-                try:
-                    self._read_locked(deadline_s, wait=True)
-                except DeadlineExceededError:
-                    if not self._peer_segments.pending:
-                        return False
-                    # The peer may need them before it can send, and has no room for them now.
-                    deadline_s = time.monotonic() + SLICE_S
-            return True
+    @property
+    def may_rest(self) -> bool:
+        # The peer may need these segments before it can send, and had no room for them.
+        return not self._peer_segments.pending
 
     def fileno(self) -> int:
         return self._packets.fileno()

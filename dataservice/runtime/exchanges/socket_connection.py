@@ -97,10 +97,9 @@ class SocketConnection:
                 return None
             return received
 
-    def await_message(self, deadline_s: float) -> bool:
-        with _held(self._receiving, deadline_s):
-            has_begun = self._ahead is not None or self._parser.has_begun
-            return has_begun or self._peer_ended or self._stream.await_readable(deadline_s)
+    @property
+    def may_rest(self) -> bool:
+        return not self._parser.has_begun
 
     def fileno(self) -> int:
         return self._stream.fileno()

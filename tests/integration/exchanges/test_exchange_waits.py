@@ -154,9 +154,11 @@ def test_interrupted_receive_leaves_connection_unusable_not_misread() -> None:
     ours, theirs = _connected_pair()
     connection = SocketConnection(PlainStream(ours), trusted=True)
     with theirs:
+        assert connection.may_rest
         theirs.sendall(head_of(Kind.MESSAGE, 2, 1 << 20) + b"hh" + bytes(1 << 19))
         with pytest.raises(DeadlineExceededError):
             connection.receive(time.monotonic() + 0.3)  # half of the message has come, and is kept
+        assert not connection.may_rest
         parser = connection._parser
         add = parser.add
 

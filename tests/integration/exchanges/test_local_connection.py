@@ -178,19 +178,22 @@ def test_waiting_receiver_returns_segments_as_soon_as_it_can(
         receiver.close()
 
 
-def test_wait_for_a_message_goes_on_while_segments_are_owed_to_the_peer() -> None:
+def test_connection_may_not_rest_while_segments_are_owed_to_the_peer() -> None:
     sender, receiver = connected()
     try:
-        assert not receiver.await_message(time.monotonic())
+        assert receiver.may_rest
         sent = send_until_refused(sender, bytes(MIB))
         assert send_until_refused(receiver, b"") > 10  # the way back is full
         for _ in range(sent):
-            assert receiver.await_message(time.monotonic())
             assert receiver.receive(time.monotonic() + TIMEOUT_S) is not None
+        with pytest.raises(DeadlineExceededError):
+            receiver.receive(time.monotonic())
+        assert not receiver.may_rest
         with ThreadPoolExecutor(1) as pool:
-            has_more = pool.submit(receiver.await_message, time.monotonic())
+            next_one = pool.submit(receiver.receive, time.monotonic() + TIMEOUT_S)
             sender.send(Kind.MESSAGE, b"m", bytes(MIB), deadline_s=time.monotonic() + TIMEOUT_S)
-            assert has_more.result(TIMEOUT_S)
+            assert next_one.result(TIMEOUT_S) is not None
+        assert receiver.may_rest
     finally:
         sender.close()
         receiver.close()
