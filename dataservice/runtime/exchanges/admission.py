@@ -45,6 +45,11 @@ class Admission(Generic[T]):
         """Notes that an admitted client was answered."""
         del self._began_s[client]
 
+    def put_back(self, client: T) -> None:
+        """Lets an admitted client wait again, before all others."""
+        del self._began_s[client]
+        self._waiting.appendleft(client)
+
     def take_waiting(self) -> list[T]:
         """Returns the clients that wait, which wait no more."""
         waiting = list(self._waiting)

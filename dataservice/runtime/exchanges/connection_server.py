@@ -161,6 +161,7 @@ class ConnectionServer:
                     resume_s = time.monotonic() + _RECHECK_S
             self._answer_waiting()
             if resume_s is not None and time.monotonic() >= resume_s:
+                self._keep_spare()
                 self._readable.register(listener, selectors.EVENT_READ)
                 resume_s = None
 
@@ -189,6 +190,11 @@ class ConnectionServer:
                 sock, _ = listener.accept()
                 self._begin(sock, self._refuse)
 
+    def _keep_spare(self) -> None:
+        with self._lock:
+            if self._spare is None and not self._stopping.is_set():
+                self._spare = _spare_descriptor()
+
     def _give_up_spare(self) -> bool:
         with self._lock:
             spare, self._spare = self._spare, None
@@ -204,7 +210,11 @@ class ConnectionServer:
         channel = ConnectionChannel(connection, self._stopping, peer)
         with self._lock:
             self._open.add(channel)
-        self._start(serve, channel)
+        try:
+            self._threads.run(functools.partial(serve, channel))
+        except RuntimeError as error:  # the system's limit of threads; the client may retry
+            logger.warning("%s cannot serve %s: %s", self.address, channel.peer, error)
+            self._end(channel)
 
     def _answer_waiting(self) -> None:
         """Gives threads to exchanges with a request, as many as may have one."""
@@ -213,29 +223,20 @@ class ConnectionServer:
                 channel = self._admission.admit(time.monotonic())
             if channel is None:
                 return
-            if not self._start(self._answer_admitted, channel):
+            try:
+                self._threads.run(functools.partial(self._answer_admitted, channel))
+            except RuntimeError as error:  # the system's limit of threads; some may become idle
+                logger.warning("%s cannot answer %s yet: %s", self.address, channel.peer, error)
                 with self._lock:
-                    self._admission.end(channel)
-
-    def _start(
-        self, serve: Callable[[ConnectionChannel], None], channel: ConnectionChannel
-    ) -> bool:
-        try:
-            self._threads.run(functools.partial(serve, channel))
-        except RuntimeError as error:  # the system's limit of threads; the client may retry
-            logger.warning("%s cannot serve %s: %s", self.address, channel.peer, error)
-            self._end(channel)
-            return False
-        return True
+                    self._admission.put_back(channel)
+                return
 
     # On threads of exchanges
 
     def _refuse(self, channel: ConnectionChannel) -> None:
         channel.fail(limit_reached(self.address))
         self._end(channel)
-        with self._lock:
-            if self._spare is None and not self._stopping.is_set():
-                self._spare = _spare_descriptor()
+        self._keep_spare()
 
     def _open_exchange(self, channel: ConnectionChannel) -> None:
         if self._goes_on(channel, self._converse):
@@ -257,10 +258,11 @@ class ConnectionServer:
         self, channel: ConnectionChannel, step: Callable[[ConnectionChannel], bool]
     ) -> bool:
         """Takes a step of an exchange; ends the exchange if the step fails or returns False."""
+        goes_on = False
         try:
-            if step(channel):
-                return True
-            channel.done()
+            goes_on = step(channel)
+            if not goes_on:
+                channel.done()
         except DataServiceError as error:
             if isinstance(error, CancelledError | UnavailableError) and channel.cancelled():
                 logger.debug("exchange ended: %s", error)
@@ -269,8 +271,10 @@ class ConnectionServer:
         except Exception as error:
             logger.exception("an exchange with %s failed", channel.peer)
             channel.fail(limit_reached(self.address) if is_limit(error) else error)
-        self._end(channel)
-        return False
+        finally:
+            if not goes_on:
+                self._end(channel)
+        return goes_on
 
     def _converse(self, channel: ConnectionChannel) -> bool:
         """Begins an exchange, and leads it to its end unless it is one of requests."""

@@ -197,6 +197,7 @@ def test_requests_are_answered_while_no_further_client_can_be_accepted(
         refusals.release()
         return False
 
+    server._give_up_spare()  # as for a client that was gone at once
     monkeypatch.setattr(connection_server, "_RECHECK_S", 0.2)
     monkeypatch.setattr(server, "_accept_one", refuse)
     with ends.connect(server.address) as client:
@@ -212,6 +213,49 @@ def test_requests_are_answered_while_no_further_client_can_be_accepted(
         opening.join(TIMEOUT_S)
         with opened[0] as exchange:
             assert echoes(exchange, b"x")
+        assert server._spare is not None
+
+
+def test_requests_wait_while_the_system_allows_no_further_thread(
+    service: Service, exchanges: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service.await_resting(CLIENTS)
+    refusals = threading.Semaphore(0)
+
+    def refuse(_work: object) -> None:
+        refusals.release()
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as limited:
+        limited.setattr(service.server._threads, "run", refuse)
+        for exchange in exchanges:
+            exchange.send(b"x", timeout_s=TIMEOUT_S)
+        for _ in range(2):  # tried again
+            assert refusals.acquire(timeout=TIMEOUT_S)
+    for exchange in exchanges:
+        assert exchange.recv(TIMEOUT_S).header == b"x"
+
+
+def test_exchange_ends_although_its_client_cannot_be_told(service: Service) -> None:
+    class Channel:
+        peer = "peer"
+        is_closed = False
+
+        def fail(self, error: BaseException) -> None:
+            raise MemoryError from error
+
+        def close(self) -> None:
+            self.is_closed = True
+
+    def step(_channel: object) -> bool:
+        raise ValueError("broken")
+
+    channel: Any = Channel()
+    service.server._open.add(channel)
+    with pytest.raises(MemoryError):
+        service.server._goes_on(channel, step)
+    assert channel.is_closed
+    assert not service.server._open
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs prlimit")

@@ -42,6 +42,15 @@ def test_one_that_is_answered_slowly_does_not_count() -> None:
     assert admitted(admission, 1.9) == ["c"]
 
 
+def test_one_that_is_put_back_is_the_next() -> None:
+    admission = waiting_for("a", "b", "c", at_once=1)
+    assert admitted(admission, 0.0) == ["a"]
+    admission.put_back("a")
+    assert admitted(admission, 0.0) == ["a"]
+    admission.end("a")
+    assert admitted(admission, 0.0) == ["b"]
+
+
 def test_those_who_wait_can_be_sent_away() -> None:
     admission = waiting_for("a", "b", "c", at_once=1)
     admission.admit(0.0)
