@@ -45,7 +45,8 @@ _AT_ONCE_PER_CORE: Final = 4
 _SLOW_S: Final = 0.25
 # The interval at which a listener looks for slow ones while others wait.
 _LOOK_S: Final = 0.05
-# With few clients, each keeps its thread for this long after a reply: waking another costs more.
+# An exchange keeps its thread for this long after a reply, if only few others do and nobody waits
+# for a thread: waking another costs as much as a small request.
 _STAY_S: Final = 1.0
 
 
@@ -62,6 +63,8 @@ class ConnectionServer:
         self._listener: socket.socket | None = None
         self._accepting: threading.Thread | None = None
         self._open: set[ConnectionChannel] = set()
+        # Those that keep their threads. Single operations of a set need no lock.
+        self._staying: set[ConnectionChannel] = set()
         self._lock = threading.Lock()
         self._ended = threading.Condition(self._lock)
         at_once = max(_AT_ONCE, _AT_ONCE_PER_CORE * available_cores())
@@ -288,12 +291,21 @@ class ConnectionServer:
     def _answer(self, channel: ConnectionChannel) -> bool:
         """Answers requests; True once the exchange should rest, False at the end of its stream."""
         assert channel.requests is not None
-        wait_s = 0.0
-        while channel.await_request(time.monotonic() + wait_s):
+        goes_on = channel.await_request(time.monotonic())
+        while goes_on:
             if not channel.requests.answer(channel):
                 return False
-            wait_s = 0.0 if len(self._open) > self._admission.at_once else _STAY_S
+            goes_on = self._await_next(channel)
         return True
+
+    def _await_next(self, channel: ConnectionChannel) -> bool:
+        if self._admission.has_waiting or len(self._staying) >= self._admission.at_once:
+            return channel.await_request(time.monotonic())
+        self._staying.add(channel)
+        try:
+            return channel.await_request(time.monotonic() + _STAY_S)
+        finally:
+            self._staying.discard(channel)
 
     def _rest(self, channel: ConnectionChannel) -> None:
         """Lets an exchange wait for its next request without a thread."""

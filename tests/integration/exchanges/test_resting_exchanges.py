@@ -150,6 +150,32 @@ def test_few_exchanges_keep_their_threads_between_requests(
         service.server.stop()
 
 
+def test_only_a_few_of_many_exchanges_keep_their_threads(
+    service: Service, exchanges: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service.await_resting(CLIENTS)
+    monkeypatch.setattr(connection_server, "_STAY_S", TIMEOUT_S)
+    for exchange in exchanges:
+        assert echoes(exchange, b"x")
+    service.await_resting(CLIENTS - AT_ONCE)
+
+
+def test_no_exchange_keeps_its_thread_while_others_wait_for_one(
+    service: Service, exchanges: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service.await_resting(CLIENTS)
+    monkeypatch.setattr(connection_server, "_STAY_S", TIMEOUT_S)
+    monkeypatch.setattr(service.server._admission, "slow_s", TIMEOUT_S)
+    asking = exchanges[: AT_ONCE + 1]
+    for exchange in asking:
+        exchange.send(b"stuck", timeout_s=TIMEOUT_S)
+    wait_until(lambda: service.server._admission.has_waiting, "a waiting client")
+    service.release.set()
+    with takes():
+        for exchange in asking:
+            assert exchange.recv(TIMEOUT_S).header == b"stuck"
+
+
 def test_end_of_a_resting_exchange_is_noticed(service: Service, exchanges: list[Any]) -> None:
     service.await_resting(CLIENTS)
     assert not service.presence.is_over(0)
