@@ -46,6 +46,13 @@ class Expression:
             return pa.repeat(value, batch.num_rows)
         return value.combine_chunks() if isinstance(value, pa.ChunkedArray) else value
 
+    def mask(self, batch: pa.RecordBatch) -> pa.BooleanArray:
+        """Computes one boolean per row; raises SchemaError also if this is no condition."""
+        values = self.evaluate(batch)
+        if not pa.types.is_boolean(values.type):
+            raise SchemaError(f"filter takes a condition, but {self!r} is of type {values.type}")
+        return values
+
     def _value(self, batch: pa.RecordBatch) -> pa.Array | pa.Scalar:
         if self.name == "col":
             return kernels.column(batch, self.parameters[0])

@@ -62,7 +62,7 @@ class Filter(FunctionOperator):
     def _mask(self, context: RunContext) -> Callable[..., pa.BooleanArray]:
         expression = self.function.expression
         if expression is not None:
-            return lambda batch, _location: _checked(expression.evaluate(batch), repr(expression))
+            return lambda batch, _location: expression.mask(batch)
         function = self.function.load(context.allow_functions)
 
         def mask_of(batch: pa.RecordBatch, location: Callable[[], str]) -> pa.BooleanArray:
@@ -86,10 +86,4 @@ def _of_rows(mask: pa.Array, rows: int) -> pa.BooleanArray:
             f"the function given to filter must return a boolean array of {rows} rows; it returned "
             f"{len(mask)} of type {mask.type}"
         )
-    return mask
-
-
-def _checked(mask: pa.Array, what: str) -> pa.BooleanArray:
-    if not pa.types.is_boolean(mask.type):
-        raise SchemaError(f"filter takes a condition, but {what} is of type {mask.type}")
     return mask

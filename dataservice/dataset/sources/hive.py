@@ -23,6 +23,9 @@ HIVE: Final = "hive"
 PARTITIONINGS: Final = (HIVE, None)
 _NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 _INTEGER: Final = re.compile(r"-?[0-9]+")
+# User and password in a URL.
+_LOGIN: Final = re.compile(r"(?<=://)[^/]*@")
+_HTTP: Final = ("http://", "https://")
 
 
 class FolderColumns:
@@ -97,12 +100,14 @@ def _counted_from(given: str, found: str) -> str:
 
 
 def _folder(path: str) -> str:
+    if path.startswith(_HTTP):
+        path = path.partition("?")[0]  # the query may hold a signature
     return path.rpartition("/")[0]
 
 
 def _pairs(folder: str) -> list[tuple[str, str | None]]:
     """Returns the names and values in a path of folders, from the outermost on; None for null."""
-    parts = (part.partition("=") for part in folder.split("/"))
+    parts = (part.partition("=") for part in _LOGIN.sub("", folder).split("/"))
     return [(_decoded(name), _text(value)) for name, equals, value in parts if name and equals]
 
 

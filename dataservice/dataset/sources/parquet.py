@@ -97,7 +97,7 @@ class ParquetSource(ColumnarSource):
         row = folder_row(path, self._from_folders)
         known = set(row.schema.names)
         parts = [] if self.filter is None or not known else self.filter.conjuncts()
-        return any(part.columns() <= known and not part.evaluate(row).true_count for part in parts)
+        return any(part.columns() <= known and not part.mask(row).true_count for part in parts)
 
     def _check(self, path: str, found: pa.Schema) -> None:
         """Raises SchemaError unless the file has all columns, apart from those of its folders."""
@@ -143,7 +143,10 @@ class ParquetSource(ColumnarSource):
         every = list(range(group_count))
         if self.filter is None:
             return every
-        known = statistics_conditions(self.filter, self.read_schema)
+        # A file may have a column of that name all the same, and other values in it.
+        folders = set(self._from_folders.names)
+        parts = [part for part in self.filter.conjuncts() if not part.columns() & folders]
+        known = [each for part in parts for each in statistics_conditions(part, self.read_schema)]
         if not known:
             return every
         with opened(path, self.storage_options) as handle:
@@ -220,7 +223,7 @@ class ParquetSource(ColumnarSource):
 
     def refine(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         if self.filter is not None:
-            mask = self.filter.evaluate(batch)
+            mask = self.filter.mask(batch)
             if mask.true_count < batch.num_rows:
                 batch = batch.filter(mask)
         wanted = self._wanted_names

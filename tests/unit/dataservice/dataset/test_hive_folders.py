@@ -332,6 +332,37 @@ def _rows_of_window(encoded: bytes, window: Any) -> Iterator[dict[str, Any]]:
             yield from batch.to_pylist()
 
 
+@pytest.mark.parametrize("own", [[100, 100], ["5", "5"]])
+def test_column_of_a_later_file_neither_counts_nor_hides_its_rows(
+    tmp_path: pathlib.Path, own: list[Any]
+) -> None:
+    write(tmp_path / "day=1" / "a.parquet", x=[1])
+    write(tmp_path / "day=2" / "b.parquet", x=[2, 3], day=own)
+    data = Dataset.from_parquet(str(tmp_path))
+    rows = [{"x": 2, "day": 2}, {"x": 3, "day": 2}]
+    assert rows_of(data) == [{"x": 1, "day": 1}, *rows]
+    assert rows_of(data.filter(col("day") == 2)) == rows
+    assert rows_of(data.filter((col("day") == 2) | (col("x") > 100))) == rows
+
+
+@pytest.mark.parametrize("column", ["x", "day"])
+def test_filter_that_is_no_condition_is_named(days: pathlib.Path, column: str) -> None:
+    with pytest.raises(SchemaError, match=rf"takes a condition, but col\('{column}'\) is of type"):
+        rows_of(Dataset.from_parquet(str(days)).filter(col(column)))
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ("ftp://me:pass=word@host/clicks/day=1/a.parquet",) * 2,
+        ("ftp://me:pass=word@host/clicks", "ftp://host/clicks/day=1/a.parquet"),
+        ("https://host/day=1/a.parquet?key=a/b=c",) * 2,
+    ],
+)
+def test_credentials_in_a_url_are_no_columns(given: str, found: str) -> None:
+    assert columns_of((given, found)) == pa.schema([("day", pa.int64())])
+
+
 class TestWire:
     def test_plan_is_the_same_after_the_wire(self) -> None:
         for partitioning in ("hive", None):
