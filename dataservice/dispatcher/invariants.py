@@ -85,6 +85,7 @@ def _check_iteration(state: DispatcherState, iteration: Iteration) -> None:
 
 def _check_references(state: DispatcherState, iteration: Iteration, table: WindowTable) -> None:
     assert set(table.readers) == set(iteration.readers)
+    assert table.grants.workers() <= set(state.workers), "a worker that is gone has a grant"
     for worker_id, windows in table.leases.items():
         assert windows, worker_id
         assert worker_id in state.workers, worker_id
@@ -146,6 +147,7 @@ def check_windows(table: WindowTable) -> None:
     left_in_all = table.planned - table.cursor + len(table.records)
     assert sum(held.unfinished for held in table.rounds) == left_in_all
     assert table.grants.workers() == {worker for worker, _ in table.grants}
+    assert {reader for _, reader in table.grants} <= set(table.readers), "a grant for nobody"
     assert 0 <= table.lost_uncounted <= table.lost_windows <= table.done
     assert table.lost_rows >= 0
     assert not (table.replays and table.lost_windows), "what is replayed is not lost"

@@ -8,7 +8,7 @@ from dataservice.client import quarantine as at_the_reader
 from dataservice.dataset.omission_log import OmissionLog
 from dataservice.dispatcher import decide, quarantine
 from dataservice.dispatcher import events as ev
-from dataservice.dispatcher.invariants import check_invariants
+from dataservice.dispatcher.invariants import check_invariants, check_windows
 from dataservice.dispatcher.journal_frames import decode_frame, encode_frame
 from dataservice.dispatcher.leasing import answer_sync, give_back, lease_windows, sync
 from dataservice.dispatcher.plans import WindowPlan
@@ -199,9 +199,12 @@ def test_worker_registered_again_before_its_loss_does_not_count_as_killed() -> N
     cluster = Cluster(1)
     worker = cluster.add_worker("a:1")
     assert cluster.lease(worker) == [0]
+    cluster.report_broken(worker)
+    assert cluster.table.suspicions.accused_of(worker) == [0]
     again = RegisterWorker(worker_id="again", address="a:1", formerly=worker)
     for event in decide.register_worker(cluster.state, again).events:
         cluster.state.apply(event)
+        check_windows(cluster.table)
     assert set(cluster.state.workers) == {"again"}
     assert not cluster.table.suspicions.cases
 
