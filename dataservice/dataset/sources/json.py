@@ -22,6 +22,7 @@ from dataservice.dataset.node import register_node
 from dataservice.dataset.plain_types import plain_schema
 from dataservice.dataset.sources.files import InputFile, first_readable
 from dataservice.dataset.sources.json_lines import (
+    ObjectLinesFile,
     Refused,
     TooLongError,
     agreeing_lines,
@@ -30,7 +31,7 @@ from dataservice.dataset.sources.json_lines import (
     read_blocks,
 )
 from dataservice.dataset.sources.opening import decompressed, opened
-from dataservice.dataset.sources.read_ahead import ReadAheadBatches, ReadAheadFile
+from dataservice.dataset.sources.read_ahead import ReadAheadBatches
 from dataservice.dataset.sources.reference import Reference, completed
 from dataservice.dataset.sources.unsigned import with_unsigned
 from dataservice.dataset.sources.whole_files import WholeFilesSource, with_compressions
@@ -188,17 +189,22 @@ class JsonSource(WholeFilesSource):
             lines = decompressed(handle, path)
             if self.on_error == "skip":
                 lines = io.BytesIO(agreeing_lines(first_lines(lines, self.block_size_bytes)))
+            faults: list[pa.ArrowInvalid] = []
             try:
                 batches = ReadAheadBatches(
-                    ReadAheadFile(lines), lambda file: pajson.open_json(file, read, parse)
+                    ObjectLinesFile(lines, faults), lambda file: pajson.open_json(file, read, parse)
                 )
             except pa.ArrowInvalid as error:
+                if faults:
+                    raise faults[0] from None
                 if _EMPTY not in str(error):
                     raise
                 yield None
                 return
             with contextlib.closing(batches):
                 yield batches
+            if faults:
+                raise faults[0]
 
     def _parse_options(self, schema: pa.Schema | None) -> pajson.ParseOptions:
         return pajson.ParseOptions(

@@ -23,6 +23,13 @@ from dataservice.dataset.sources.read_ahead import ReadAheadBatches, ReadAheadFi
 _TEXT_CHARS: Final = 200
 _Path: TypeAlias = tuple[str | None, ...]
 _ROW: Final = re.compile(r"\.? in row \d+$")
+# Arrow crashes where the first line of a block is null, and takes other such lines for rows.
+_NULL_FIRST: Final = re.compile(rb"\s*null")
+_NULL_LATER: Final = re.compile(rb"\n[ \t\r]*null")
+_IS_NULL: Final = "a line is null, where each must be an object"
+_REFUSED_BLOCK: Final = b"0\n"
+# More than the spaces before a null.
+_JOINT_BYTES: Final = 64
 
 
 class Refused(NamedTuple):
@@ -30,6 +37,28 @@ class Refused(NamedTuple):
 
     text: str
     message: str
+
+
+class ObjectLinesFile(ReadAheadFile):
+    """A file of JSON lines that ends before the first one that is null, and notes that as a fault.
+
+    ``faults`` is the caller's, who must not refer to this file: closing waits until nobody does.
+    """
+
+    def __init__(self, handle: Any, faults: list[pa.ArrowInvalid]) -> None:
+        super().__init__(handle)
+        self._faults = faults
+        self._before = b"\n"
+
+    def _read(self, size: int) -> bytes:
+        read = b"" if self._faults else super()._read(size)
+        joint = _NULL_LATER.search(self._before + read[:_JOINT_BYTES])
+        found = joint or _NULL_LATER.search(read)
+        if found is not None:
+            self._faults.append(pa.ArrowInvalid(_IS_NULL))
+            read = read[: max(0, found.start() + 1 - (len(self._before) if joint else 0))]
+        self._before = (self._before + read)[-_JOINT_BYTES:]
+        return read
 
 
 class TooLongError(pa.ArrowInvalid):
@@ -102,7 +131,7 @@ class _BlocksFile(ReadAheadFile):
         if block:
             self._taken.is_begun = True
             self._taken.ahead.append(block)
-        return block
+        return _REFUSED_BLOCK if _has_null(block) else block
 
 
 def _until_refused(
@@ -192,9 +221,16 @@ def _pieces_read(
     return read_in_parts(block, lambda piece: _read(piece, options), _halves, refuse_line)
 
 
+def _has_null(lines: bytes) -> bool:
+    """True if a line is null, which is no object."""
+    return bool(_NULL_FIRST.match(lines) or _NULL_LATER.search(lines))
+
+
 def _read(lines: bytes, options: pajson.ParseOptions) -> list[pa.RecordBatch]:
     if not lines.strip():
         return []
+    if _has_null(lines):
+        raise pa.ArrowInvalid(_IS_NULL)
     # One block, whatever its size: Arrow allows no line to reach over several.
     read = pajson.ReadOptions(use_threads=False, block_size=len(lines) + 1)
     batches: list[pa.RecordBatch] = pajson.read_json(

@@ -27,7 +27,7 @@ from dataservice.errors import FailedPreconditionError, InvalidArgumentError, So
 
 DEADLINE_S = 30.0
 SCHEMA = pa.schema([("x", pa.int64()), ("s", pa.string())])
-BAD = ['{"x": ', "[1]", '{"x": "a"}', "garbage", '{"x": 1, "z": 2}', '{"x": 1.5}', '"text"']
+BAD = ['{"x": ', "[1]", '{"x": "a"}', "garbage", '{"x": 1, "z": 2}', '{"x": 1.5}', '"text"', "null"]
 OPTIONS = pajson.ParseOptions(explicit_schema=SCHEMA, unexpected_field_behavior="error")
 LATIN = b'{"s": "M\xfcnchen"}'
 

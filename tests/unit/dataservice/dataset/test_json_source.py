@@ -57,6 +57,8 @@ def test_schema_selects_orders_and_types_json_columns(tmp_path: pathlib.Path) ->
         ('{"x": 1}\n{"x": "one"}\n', SchemaError, "one schema.*Column.*schema="),
         ('{"x": 1}\nnonsense\n', SourceError, "after row 0: .*one object"),
         ('{"x": 1}\n{"x": ', SourceError, "cut short"),
+        ('{"x": 1}\nnull\n{"x": 2}\n', SourceError, "a line is null.*one object"),
+        (' \n null\n{"x": 1}\n', SourceError, "after row 0: a line is null.*one object"),
         ('[{"x": 1}]\n', SchemaError, "a line is an array.*each must be one object.*jq"),
         ("", SourceError, "is empty.*schema="),
     ],
@@ -69,6 +71,18 @@ def test_malformed_json_file_is_refused_naming_it(
     with pytest.raises(error, match=message) as caught:
         run(Dataset.from_json(str(path)))
     assert "bad.jsonl" in str(caught.value)
+
+
+@pytest.mark.parametrize("block_size_bytes", range(12, 60, 5))
+def test_null_at_the_beginning_of_a_block_is_refused(
+    tmp_path: pathlib.Path, block_size_bytes: int
+) -> None:
+    """Arrow itself crashes there."""
+    path = tmp_path / "bad.jsonl"
+    path.write_text("".join(f'{{"x": {x}}}\n' for x in range(20)) + "\t null\r\n{}\n")
+    dataset = Dataset.from_json(str(path), block_size_bytes=block_size_bytes)
+    with pytest.raises(SourceError, match="cannot be read as JSON lines"):
+        run(dataset)
 
 
 @pytest.mark.parametrize(
