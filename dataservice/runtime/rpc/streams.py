@@ -189,6 +189,10 @@ def _running_loop() -> asyncio.AbstractEventLoop:
         if _loop is None:
             # Not what the program's policy would make, which may be good for its main thread only.
             loop = asyncio.SelectorEventLoop()
-            threading.Thread(target=loop.run_forever, name="rpc-streams", daemon=True).start()
+            try:
+                threading.Thread(target=loop.run_forever, name="rpc-streams", daemon=True).start()
+            except RuntimeError:
+                loop.close()
+                raise
             _loop = loop
         return _loop

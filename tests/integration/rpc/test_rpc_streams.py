@@ -222,11 +222,14 @@ def test_thread_that_did_not_start_is_tried_again(monkeypatch: pytest.MonkeyPatc
     def start(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
+    loop = asyncio.SelectorEventLoop()
     monkeypatch.setattr(streams, "_loop", None)
+    monkeypatch.setattr(asyncio, "SelectorEventLoop", lambda: loop)
     monkeypatch.setattr(threading.Thread, "start", start)
     with pytest.raises(RuntimeError, match="new thread"):
         streams._running_loop()
     assert streams._loop is None
+    assert loop.is_closed()
 
 
 OWN_POLICY = """
