@@ -7,6 +7,7 @@ import os
 import pathlib
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -125,6 +126,30 @@ def test_single_consumer_reads_rows_in_order() -> None:
         with consumers_of(service.target, rows, 1) as (iterator,):
             got = [next(iterator).column("id").to_pylist() for _ in range(25)]
         assert got == [[i % 10] for i in range(25)]
+
+
+def test_consumer_that_is_told_no_changes_still_knows_its_workers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    known, sync_rounds = list[int](), DispatcherConnection.sync_rounds
+
+    def noting(self: DispatcherConnection, request: Any, **limits: Any) -> Any:
+        known.append(request.members_known)
+        return sync_rounds(self, request, **limits)
+
+    def slowly(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        time.sleep(1.5)
+        return columns
+
+    monkeypatch.setattr(DispatcherConnection, "sync_rounds", noting)
+    dataset = ds.Dataset.range(100).batch(1).map(slowly).repeat()
+    with local_service(workers=1) as service:
+        dataset_id = ds.register_dataset(service.target, dataset)
+        iterator = consumer(service.target, dataset_id, 0, 1, timeout_s=0.5)
+        with iterator:
+            assert next(iterator).to_pylist() == [{"id": 0}]
+    assert len(known) > 2
+    assert all(known), "it asks for all workers each time"
 
 
 def test_missing_consumers_are_named_in_status_and_error() -> None:
