@@ -63,7 +63,7 @@ class StreamTable(Generic[Stream]):
     def __init__(self, open_stream: Callable[[str, str], Stream]) -> None:
         self._open_stream = open_stream
         self._slots: dict[str, Slot[Stream]] = {}
-        # The workers whose streams have broken: of thousands of workers usually none.
+        # The workers whose streams broke and have brought no rows since: usually none of thousands.
         self._troubled: dict[str, None] = {}
         self._damaged = 0
 
@@ -85,8 +85,10 @@ class StreamTable(Generic[Stream]):
     def record_frame(self, stream: WorkerStream, *, more_follows: bool = False) -> None:
         """Records that rows arrived, so the worker is well, and whether more frames follow."""
         if (slot := self._slot_of(stream)) is not None:
-            slot.attempts = 0
             slot.more_follows = more_follows
+            if slot.attempts and slot.broken_s is None:
+                slot.attempts = 0
+                del self._troubled[stream.worker_id]
 
     def record_end(self, stream: WorkerStream) -> None:
         """Records that the worker has nothing more for this reader."""

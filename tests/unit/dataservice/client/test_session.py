@@ -370,6 +370,10 @@ def test_streams_that_are_well_are_not_walked_through() -> None:
     streams.update(workers, 9.0)
     assert streams.all()[500] is not lost
     assert not streams.unreported()
+    assert calls_of(lambda: streams.update(workers, 9.1)) > 1_000
+    streams.record_frame(streams.all()[500])
+    assert calls_of(lambda: streams.update(workers, 9.2)) < 10
+    streams.record_broken(streams.all()[500], UnavailableError("gone again"), 9.3)
     workers.pop(lost.worker_id)
     streams.update(workers, 10.0)
     assert len(streams.all()) == 999
