@@ -173,14 +173,7 @@ def nothing() -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = new_parser("bench.many_trainers", __doc__)
-    add_common(parser, seconds=5.0, deadline_s=120.0)
-    parser.add_argument(
-        "--trainers",
-        type=int,
-        nargs="+",
-        default=[10, 100, 1_000],
-        help="numbers of trainers to measure (default: %(default)s)",
-    )
+    add_common(parser, trainers=[10, 100, 1_000], seconds=5.0, deadline_s=120.0)
     parser.add_argument(
         "--step-s",
         type=float,

@@ -13,6 +13,7 @@ from typing import Any, Final
 # What each option means: its type, its number of values, and its help.
 _COMMON: Final[dict[str, tuple[type, str | None, str]]] = {
     "batches": (int, "+", "batch sizes to measure, in rows"),
+    "trainers": (int, "+", "numbers of trainers to measure"),
     "rounds": (int, None, "number of times that each measurement is repeated"),
     "seconds": (float, None, "seconds of each run that count, about"),
     "warm_up_s": (float, None, "seconds before each measurement that do not count"),

@@ -14,7 +14,7 @@ import random
 import time
 from typing import Any, Final
 
-from bench.options import new_parser
+from bench.options import add_common, new_parser
 from bench.peers import children
 from pstrain.consistency import ASYNC, Consistency, ssp, sync
 from pstrain.coordinator.core import Core
@@ -111,13 +111,7 @@ def _parser() -> argparse.ArgumentParser:
         default=[*_RULES],
         help="rules of consistency to measure (default: %(default)s)",
     )
-    parser.add_argument(
-        "--trainers",
-        type=int,
-        nargs="+",
-        default=[10, 100, 1_000],
-        help="numbers of trainers to measure (default: %(default)s)",
-    )
+    add_common(parser, trainers=[10, 100, 1_000])
     parser.add_argument(
         "--closures",
         type=int,
