@@ -309,10 +309,14 @@ class ConnectionServer:
 
     def _rest(self, channel: ConnectionChannel) -> None:
         """Lets an exchange wait for its next request without a thread."""
-        with self._lock:
-            if not self._stopping.is_set():
-                self._readable.register(channel.fileno(), selectors.EVENT_READ, channel)
-                return
+        try:
+            with self._lock:
+                if not self._stopping.is_set():
+                    self._readable.register(channel.fileno(), selectors.EVENT_READ, channel)
+                    return
+        except OSError as error:  # the system's limit of watched sockets
+            logger.warning("%s cannot watch %s: %s", self.address, channel.peer, error)
+            channel.fail(UnavailableError(f"{self.address} can watch no further client: {error}"))
         self._end(channel)
 
     def _end(self, channel: ConnectionChannel) -> None:

@@ -176,6 +176,25 @@ def test_no_exchange_keeps_its_thread_while_others_wait_for_one(
             assert exchange.recv(TIMEOUT_S).header == b"stuck"
 
 
+def test_exchange_that_cannot_rest_ends_and_its_client_is_told(
+    service: Service, exchanges: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service.await_resting(CLIENTS)
+
+    tried = threading.Event()
+
+    def register(*_: object) -> None:
+        tried.set()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(service.server._readable, "register", register)
+    assert echoes(exchanges[0], b"x")
+    assert tried.wait(TIMEOUT_S)
+    with pytest.raises(UnavailableError, match="can watch no further client"):
+        answer_to(exchanges[0], b"x", None, timeout_s=TIMEOUT_S)
+    wait_until(lambda: len(service.server._open) == CLIENTS - 1, "the end of the exchange")
+
+
 def test_end_of_a_resting_exchange_is_noticed(service: Service, exchanges: list[Any]) -> None:
     service.await_resting(CLIENTS)
     assert not service.presence.is_over(0)
