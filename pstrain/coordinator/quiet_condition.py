@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 import threading
-import time
 from types import TracebackType
 
 from dataservice.runtime.interrupts import HeldInterrupts
@@ -56,15 +55,17 @@ class QuietCondition(threading.Condition):
             self._interrupts.__exit__()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Waits as `threading.Condition` does; raises an interrupt within 0.1 s."""
+        """Waits as `threading.Condition` does; raises an interrupt within 0.1 s.
+
+        May return True without a notice, so what is waited for must be checked in a loop, as
+        `wait_for` does.
+        """
         if threading.get_ident() != self._main_thread:
             return super().wait(timeout)
-        end_s = math.inf if timeout is None else time.monotonic() + timeout
-        while True:
-            self._interrupts.let_through()
-            left_s = end_s - time.monotonic()
-            slice_s = self._interrupts.poll_s(left_s)
-            if super().wait(None if slice_s == math.inf else max(0.0, slice_s)):
-                return True
-            if slice_s >= left_s:
-                return False
+        self._interrupts.let_through()
+        left_s = math.inf if timeout is None else timeout
+        slice_s = self._interrupts.poll_s(left_s)
+        if super().wait(None if slice_s == math.inf else max(0.0, slice_s)):
+            return True
+        # A notice that came as the slice ended is lost: only a look can tell.
+        return slice_s < left_s

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -84,6 +85,27 @@ def test_wait_ends_with_a_notice_or_its_time(condition: QuietCondition) -> None:
         assert condition.wait(60.0)
         assert not condition.wait(0.0)
         assert not condition.wait_for(lambda: False, 0.0)
+    other.join()
+
+
+def test_notice_that_comes_as_a_slice_of_the_wait_ends_is_not_missed(
+    condition: QuietCondition,
+) -> None:
+    told = []
+
+    def tell() -> None:
+        with condition:
+            # The slice of the main thread, of 0.1 s, ends while this thread has the lock.
+            threading.Event().wait(0.5)
+            told.append("news")
+            condition.notify_all()
+
+    other = threading.Thread(target=tell)
+    with condition:
+        other.start()
+        began_s = time.monotonic()
+        assert condition.wait_for(lambda: told, 60.0)
+    assert time.monotonic() - began_s < 30.0
     other.join()
 
 
