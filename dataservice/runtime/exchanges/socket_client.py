@@ -11,7 +11,7 @@ import socket
 import ssl
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from dataservice.errors import DataLossError, DeadlineExceededError, UnavailableError
 from dataservice.runtime.addresses import split_address
@@ -22,12 +22,18 @@ from dataservice.runtime.exchanges.message import ACTION
 from dataservice.runtime.exchanges.socket_connection import SocketConnection
 from dataservice.runtime.tls_probe import explained
 
+# The network says that the host is not there: it has lost power, or the network is interrupted.
+_CUT_OFF: Final = (errno.EHOSTUNREACH, errno.EHOSTDOWN, errno.ENETUNREACH, errno.ENETDOWN)
+_REDIAL_EVERY_S: Final = 0.2
+
 
 class SocketClient:
     """A client of one SocketServer, with a connection for each exchange. Thread safe.
 
-    Holds no connection itself. Raises InvalidArgumentError or FailedPreconditionError for
-    certificates that cannot be used.
+    Holds no connection itself. A host that the network does not reach counts as one that does not
+    answer (DeadlineExceededError): it may be back with all that its server holds. Where the host
+    answers that nobody listens, the server is gone (UnavailableError). Raises InvalidArgumentError
+    or FailedPreconditionError for certificates that cannot be used.
     """
 
     def __init__(self, address: str, *, token: str, tls: TlsConfig | None = None) -> None:
@@ -77,7 +83,7 @@ class SocketClient:
             sock = _dial(self._place, timeout_s)
         except TimeoutError as error:
             raise DeadlineExceededError(
-                f"no answer from {self.address} in time: it could not be connected to"
+                f"no answer from {self.address} in time: it could not be connected to ({error})"
             ) from error
         except (OSError, UnicodeError) as error:  # UnicodeError: an invalid host name
             raise UnavailableError(f"{self.address} cannot be reached: {error}") from error
@@ -108,12 +114,29 @@ class SocketClient:
 def _dial(place: tuple[str, int], timeout_s: float) -> socket.socket:
     """Connects to the first of a name's addresses that answers.
 
-    Raises TimeoutError after `timeout_s`, or the error of the last address. The time for looking
-    the name up is not included; the system bounds it.
+    Raises TimeoutError after `timeout_s`, until when it goes on if the host is cut off, or the
+    error of the last address. The time for looking the name up is not included; the system bounds
+    it.
     """
+    deadline_s = time.monotonic() + timeout_s
+    while True:
+        try:
+            return _dial_once(place, deadline_s)
+        except TimeoutError:
+            raise
+        except OSError as error:
+            if error.errno not in _CUT_OFF:
+                raise
+            # Looked up anew in the next round: what replaces a lost host may have its name.
+            left_s = deadline_s - time.monotonic()
+            if left_s <= _REDIAL_EVERY_S:
+                raise TimeoutError(str(error)) from error
+            time.sleep(_REDIAL_EVERY_S)
+
+
+def _dial_once(place: tuple[str, int], deadline_s: float) -> socket.socket:
     found = socket.getaddrinfo(*place, type=socket.SOCK_STREAM)
     failure: OSError = OSError("the name has no address")
-    deadline_s = time.monotonic() + timeout_s
     for number, (family, kind, protocol, _, address) in enumerate(found):
         sock = socket.socket(family, kind, protocol)
         try:

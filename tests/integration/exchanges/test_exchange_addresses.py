@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import itertools
+import os
 import socket
 import time
 from typing import Any
@@ -52,6 +55,40 @@ def test_action_at_address_without_listener_is_unavailable(ends: Ends, server: A
         pytest.raises(UnavailableError, match=address),
     ):
         client.action("reverse", timeout_s=TIMEOUT_S)
+
+
+def _refuse_first(monkeypatch: pytest.MonkeyPatch, refusals: int, number: int) -> None:
+    """Lets the network refuse to reach a host, for the first attempts to connect."""
+    connect, attempts = socket.socket.connect, itertools.count()
+
+    def refusing(sock: socket.socket, address: Any) -> None:
+        if next(attempts) < refusals:
+            raise OSError(number, os.strerror(number))
+        connect(sock, address)
+
+    monkeypatch.setattr(socket.socket, "connect", refusing)
+
+
+@over_sockets
+@pytest.mark.parametrize("number", [errno.EHOSTUNREACH, errno.ENETUNREACH], ids=os.strerror)
+def test_host_that_the_network_reaches_again_in_time_is_connected_to(
+    ends: Ends, server: Any, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _refuse_first(monkeypatch, 2, number)
+    with ends.connect(server.address) as client, takes():
+        assert client.action("reverse", b"ab", timeout_s=TIMEOUT_S) == b"ba"
+
+
+@over_sockets
+def test_host_that_the_network_does_not_reach_has_not_answered_in_time(
+    ends: Ends, server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _refuse_first(monkeypatch, 1_000, errno.EHOSTUNREACH)
+    with (
+        ends.connect(server.address) as client,
+        pytest.raises(DeadlineExceededError, match=os.strerror(errno.EHOSTUNREACH)),
+    ):
+        client.action("reverse", timeout_s=0.5)
 
 
 @over_network
