@@ -145,9 +145,19 @@ class Core:
                     self._end_cancelled(self.closures[event.closure], reason)
                 case ev.ClosureReturned():
                     self.stats.retries += 1
-                    logger.warning("closure %d lost its trainer and runs again", event.closure)
+                case ev.TrainerLost():
+                    self._tell_of_loss(event.trainer, events)
         if ends_a_wait:
             self.changed.notify_all()
+
+    def _tell_of_loss(self, trainer: int, events: ev.Events) -> None:
+        """Logs a trainer's loss in one line, however many closures it had."""
+        returned = [event.closure for event in events if isinstance(event, ev.ClosureReturned)]
+        if returned:
+            logger.warning(
+                "trainer %d is lost; closures of it that run again: %d, the first is %s",
+                trainer, len(returned), self.label_of(min(returned)),
+            )  # fmt: skip
 
     def _ahead(self, closure: int) -> int:
         return self.run_times.ahead(self.closures[closure].function_id)

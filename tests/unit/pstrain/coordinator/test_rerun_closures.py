@@ -6,6 +6,7 @@ import pytest
 
 from pstrain.coordinator import core, rollback
 from pstrain.coordinator.lost_trainers import Settlement
+from pstrain.coordinator.orders import Outbox
 from pstrain.errors import DeadlineExceededError, UnavailableError
 from tests.unit.pstrain.coordinator.scheduling_cases import Cluster
 
@@ -89,3 +90,18 @@ def test_trainers_are_gone_once_they_have_disconnected_and_are_settled() -> None
             restores.wait_disconnected(0)
     cluster.scheduler.trainers.lost(0, Settlement({}, {}, {}))
     restores.wait_disconnected(0)
+
+
+def test_loss_of_a_trainer_is_told_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    cluster = Cluster()
+    cluster.scheduler.trainers.joined(1, 3, Outbox())
+    for _ in range(4):
+        cluster.submit()
+    lost = 1
+    assert len(cluster.core.state.trainers[lost].running) == 3
+    cluster.scheduler.trainers.silence(lost)
+    cluster.scheduler.trainers.lost(lost, Settlement({}, {}, {}))
+    (line,) = caplog.messages
+    assert line == (
+        "trainer 1 is lost; closures of it that run again: 3, the first is step (closure 1)"
+    )
