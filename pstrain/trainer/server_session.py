@@ -145,7 +145,9 @@ class ServerSession:
         except DeadlineExceededError as error:
             if timeout_s is not None:
                 raise
-            raise ServerLostError(f"{error}: it is frozen or cut off") from error
+            raise ServerLostError(
+                f"{error}: it is frozen or cut off. Start it again{self.remedy}"
+            ) from error
         return {
             ps: Answer(messages.decode_reply(reply.header), reply.body)
             for ps, reply in replies.items()
