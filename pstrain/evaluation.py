@@ -141,6 +141,7 @@ def predict(
     steps: int | None = None,
     batch_size: int = 4096,
     steps_per_execution: int = 8,
+    verbose: int | str = 0,
     callbacks: Sequence[Callback] | CallbackList = (),
     distributed: bool | None = None,
 ) -> NDArray[np.float32]:
@@ -149,9 +150,11 @@ def predict(
     Runs on the trainers if there are any and each can read the data by itself (a Dataset that is
     not distributed, a table, arrays), otherwise in this process. With ``distributed=True`` trainers
     read a data service together: each row once, in no particular order. For a few rows at a time,
-    as in a server, ``model.predict_on_batch(rows)`` takes a quarter of the time.
+    as in a server, ``model.predict_on_batch(rows)`` takes a quarter of the time. Prints a line at
+    the end unless ``verbose`` is 0.
     """
     _check_steps(steps, steps_per_execution)
+    verbose = check_verbose(verbose)
     source = as_source(data, batch_size)
     check_end(source, steps, "steps=")
     if distributed is None and not can_be_dealt(source):
@@ -159,6 +162,7 @@ def predict(
     executor = executor_of(model, distributed)
     hooks = _hooks(callbacks, model, steps)
     hooks.predict_begin()
+    started_s = time.perf_counter()
     parts: list[NDArray[np.float32]] = []
     step = PredictSteps(model)
     run = executor.run_once(step, source, steps, steps_per_execution, is_in_order=True)
@@ -171,7 +175,12 @@ def predict(
     hooks.predict_end({})
     if steps is not None and len(parts) < steps:
         warn_of_end("predict", len(parts), f"steps={steps}", "these were predicted")
-    return np.concatenate(parts) if parts else np.empty(0, dtype=np.float32)
+    probabilities = np.concatenate(parts) if parts else np.empty(0, dtype=np.float32)
+    if verbose:
+        elapsed_s = time.perf_counter() - started_s
+        rate = len(probabilities) / max(elapsed_s, 1e-9)
+        print(f"prediction: examples {len(probabilities):,}  examples_per_s {rate:,.0f}")
+    return probabilities
 
 
 class PredictSteps:

@@ -26,7 +26,7 @@ FIT: Final = {
 EVALUATE: Final = {name: FIT[name] for name in ("x", "y", "workers")} | {
     "return_dict": "a dict is what there is, by name"
 }
-PREDICT: Final = {"x": FIT["x"], "workers": _READING, "verbose": "it prints nothing"}
+PREDICT: Final = {"x": FIT["x"], "workers": _READING}
 CALL: Final = {
     "training": "under a GradientTape it trains, elsewhere it predicts: leave it out",
     "mask": "lists are as long as they are",

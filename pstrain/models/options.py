@@ -32,6 +32,7 @@ class PredictOptions(TypedDict, total=False):
     steps: int | None
     batch_size: int
     steps_per_execution: int
+    verbose: int | str
     callbacks: Sequence[Callback] | CallbackList
     distributed: bool | None
 
@@ -39,5 +40,4 @@ class PredictOptions(TypedDict, total=False):
 class EvaluateOptions(PredictOptions, total=False):
     """The keyword arguments of :func:`pstrain.evaluation.evaluate`, which describes them."""
 
-    verbose: int | str
     sample_weight: Any

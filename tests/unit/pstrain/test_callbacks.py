@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import pathlib
+import re
 import struct
 import sys
 from collections.abc import Callable
@@ -147,6 +148,18 @@ def test_predict_calls_predict_hooks() -> None:
     recorder = Recorder()
     model().predict(data(), batch_size=64, callbacks=[recorder])
     assert recorder.seen == ["predict", ("predicted", 4), "predicted"]
+
+
+def test_predict_prints_a_line_when_told_to(capsys: pytest.CaptureFixture[str]) -> None:
+    for silent in ({}, {"verbose": 0}):
+        model().predict(data(), **silent)
+    assert not capsys.readouterr().out
+    model().predict(data(), verbose=1)
+    assert re.fullmatch(
+        r"prediction: examples 256  examples_per_s [\d,]+\n", capsys.readouterr().out
+    )
+    with pytest.raises(InvalidArgumentError, match="verbose"):
+        model().predict(data(), verbose=7)
 
 
 def test_model_stop_training_ends_fit() -> None:
