@@ -248,10 +248,15 @@ def _in_order(
     """
     head, tail = without_tail(freeze_schemas(dataset.node))
     if head.batched:
+        remedy = (
+            f"apply {head.kind} to rows, and batch after it, or distribute each dataset and apply "
+            f"{head.kind} to the distributed ones"
+            if head.inputs
+            else "write load(path).unbatch().batch(n), or read it without distribute()"
+        )
         raise UnsplittableError(
             f"{head.kind} of batches cannot be read with ordered=True, which forms batches in the "
-            f"reading process: apply {head.kind} to rows, and batch after it, or distribute each "
-            f"dataset and apply {head.kind} to the distributed ones"
+            f"reading process: {remedy}"
         )
     schema = Dataset(head).schema
     if tail or known is None:

@@ -24,6 +24,7 @@ from dataservice.errors import (
     DeadlineExceededError,
     FailedPreconditionError,
     InvalidArgumentError,
+    UnsplittableError,
     UserFunctionError,
 )
 from dataservice.vocabulary import parse_target
@@ -137,6 +138,12 @@ def test_plan_that_cannot_be_split_is_saved_as_a_whole(
     loaded = ds.Dataset.load(str(tmp_path / "s"))
     assert [batch.to_pydict() for batch in loaded] == [batch.to_pydict() for batch in dataset]
     assert loaded.cardinality() == 143
+    distributed = list(loaded.distribute(DYNAMIC, service.target))
+    assert sorted(map(str, distributed)) == sorted(map(str, dataset)), "the same batches"
+    with pytest.raises(UnsplittableError, match=r"load\(path\)\.unbatch\(\)\.batch\(n\)"):
+        loaded.distribute(DYNAMIC, service.target, ordered=True)
+    in_order = loaded.unbatch().batch(10).distribute(DYNAMIC, service.target, ordered=True)
+    assert read_ids(in_order) == read_ids(loaded)
 
 
 def test_empty_dataset_is_saved_and_loaded(service: LocalService, tmp_path: pathlib.Path) -> None:

@@ -58,9 +58,8 @@ def linearise(root: Node) -> Linear:
 
 def _linear(node: Node) -> Linear:
     if isinstance(node, Source):
-        if node.batched:
-            refuse(node, "its elements are batches that were saved as they are")
-        return Linear(segments=(Segment(node),))
+        # Files are never cut, so elements of a file stay whole.
+        return Linear(segments=(Segment(node),), forms_elements=node.batched)
     if isinstance(node, Prefetch):
         return _linear(node.input)
     if isinstance(node, Concatenate):

@@ -107,22 +107,35 @@ def test_saved_batches_keep_their_sizes(tmp_path: pathlib.Path) -> None:
     assert dataset.cardinality() == 3
     assert values(run(dataset.take(2))) == list(range(7))
     check_positions(dataset)
-    with pytest.raises(UnsplittableError, match=r"snapshot cannot be divided.*batches"):
-        linearise(dataset.node)
 
 
-def test_snapshot_is_divided_by_chunks(saved: str) -> None:
-    node = decode_plan(encode_plan(Dataset.load(saved).node))
-    linear = linearise(node)
-    splits = plan_splits(linear)
-    assert [split.rows for split in splits] == [8, 6, 17]
-    rows: list[int] = []
-    for window in plan_windows(linear, splits, 0):
+def windows_of(dataset: Dataset) -> list[list[pa.RecordBatch]]:
+    linear = linearise(decode_plan(encode_plan(dataset.node)))
+    read = []
+    for window in plan_windows(linear, plan_splits(linear), 0):
         with open_window(
             linear, window.splits, epoch=0, window_index=window.index, context=RunContext()
         ) as stream:
-            rows += values(list(stream))
-    assert rows == list(range(31))
+            read.append(list(stream))
+    return read
+
+
+def test_saved_batches_are_divided_by_chunks_and_stay_whole(tmp_path: pathlib.Path) -> None:
+    dataset = Dataset.load(write(tmp_path, [[5, 2, 90], [3, 4], [6]], is_batched=True))
+    sizes = [[b.num_rows for b in window] for window in windows_of(dataset)]
+    assert sizes == [[5, 2, 90], [3, 4], [6]]
+    linear = linearise(dataset.map(lambda c: c).repeat(2).node)
+    assert (linear.forms_elements, linear.batch, linear.repeat) == (True, None, 2)
+    assert [operator.batched for operator in linear.segments[0].operators] == [True]
+    rows = windows_of(dataset.unbatch())
+    assert [value for window in rows for value in values(window)] == list(range(110))
+    with pytest.raises(UnsplittableError, match=r"take cannot.*counts batches"):
+        linearise(dataset.take(2).node)
+
+
+def test_snapshot_is_divided_by_chunks(saved: str) -> None:
+    read = [values(window) for window in windows_of(Dataset.load(saved))]
+    assert read == [list(range(8)), list(range(8, 14)), list(range(14, 31))]
     limited = linearise(Dataset.load(saved).skip(9).take(10).node)
     stream = open_window(
         limited, plan_splits(limited), epoch=0, window_index=0, context=RunContext()
