@@ -216,10 +216,11 @@ def _begin(
     if plan is None and request.policy is ShardingPolicy.DYNAMIC:
         raise UnavailableError("the job was deleted while it was being opened; try again")
     facts: list[ev.Event] = []
+    # Even if its job is replaced as well, so that its readers learn that a position was loaded.
+    if known is not None and request.repetition in known.iterations:
+        facts.append(ev.IterationCollected(iteration_id=known.iterations[request.repetition]))
     if job is None:
         facts += _job_begun(state, request, known)
-    elif request.repetition in job.iterations:
-        facts.append(ev.IterationCollected(iteration_id=job.iterations[request.repetition]))
     begun = ev.IterationCreated(
         iteration_id=request.iteration_id,
         job_id=request.job_id if job is None else job.job_id,

@@ -333,7 +333,7 @@ def test_loaded_position_replaces_unused_iteration_despite_waiting_readers() -> 
     lease(state, "b2")
     apply(state, decide.release_reader(state, "a2", ()))
     open_(state, "a3", saved("a", peers=("a", "b"), done=1))
-    assert "its job job was deleted" in state.departed["b2"]
+    assert "loaded a saved position" in state.departed["b2"]
     open_(state, "b3", saved("b", peers=("a", "b")))
     assert lease(state, "b3", 1) == [(1, 0)]
 
