@@ -102,8 +102,8 @@ def warn_of_end(what: str, done: int, wanted: str, rule: str) -> None:
 
 def no_rows(what: str, source: Any) -> DataError:
     """Returns the error of ``what``, such as "epoch 1 had no rows to train on", with the reason."""
-    others = isinstance(source, dataservice.Dataset) and source.is_distributed
-    if not others or source.has_private_job:
+    is_known = isinstance(source, dataservice.Dataset)  # a function may read a job too
+    if is_known and (source.has_private_job or not source.is_distributed):
         return DataError(f"{what}: the dataset is empty; look at its paths and filters")
     return DataError(
         f"{what}: other programs that share its job_name have read all of them, or the dataset is "
