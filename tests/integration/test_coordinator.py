@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import multiprocessing
 import os
 import pathlib
 import sys
@@ -48,6 +49,19 @@ def test_scheduled_function_gives_its_value(coordinator: ps.ClusterCoordinator) 
     value = coordinator.schedule(lambda a, b: {"sum": a + b}, args=(1,), kwargs={"b": 2})
     assert value.fetch(timeout=DEADLINE_S) == {"sum": 3}
     assert coordinator.fetch({"x": [value, 7]}) == {"x": [{"sum": 3}, 7]}
+
+
+def test_forked_children_of_a_program_with_a_coordinator_end_by_themselves(
+    coordinator: ps.ClusterCoordinator,
+) -> None:
+    assert coordinator.schedule(int).fetch(DEADLINE_S) == 0
+    fork = multiprocessing.get_context("fork")
+    children = [fork.Process(target=time.sleep, args=(0.1,)) for _ in range(20)]
+    for child in children:
+        child.start()
+        child.join(DEADLINE_S)
+    assert [child.exitcode for child in children] == [0] * 20
+    assert coordinator.schedule(int).fetch(DEADLINE_S) == 0
 
 
 def test_closures_run_on_all_trainers(coordinator: ps.ClusterCoordinator) -> None:
