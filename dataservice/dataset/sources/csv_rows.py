@@ -1,7 +1,7 @@
 """Converts rows of CSV that were read as bytes, and leaves out those that lack the types.
 
-Rows are written as CSV again, so that Arrow converts values here exactly as in a whole file. Knows
-nothing of files. Invariant: each row is converted or refused, in order.
+Columns are written as CSV again, so that Arrow converts values here exactly as in a whole file.
+Knows nothing of files. Invariant: each row is converted or refused, in order.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
-from dataservice.dataset.sources.bisection import read_in_parts
+from dataservice.dataset.sources.bisection import REFUSED_MAX
 
-BAD_VALUE: Final = re.compile(r"In CSV column #(\d+): (?:Row #\d+: )?CSV conversion error to")
-_CONVERSION: Final = re.compile(r"CSV conversion error to.*", re.DOTALL)
+BAD_VALUE: Final = re.compile(r"In CSV column #(\d+): (?:Row #(\d+): )?")
 _TEXT_CHARS: Final = 200
 
 
@@ -41,18 +41,23 @@ def fitting_rows(
 ) -> Iterator[pa.RecordBatch]:
     """Yields the rows with the types of `schema`; calls `refuse` for each that has others.
 
-    `rows` has the columns of `schema`, as bytes. Raises Arrow's error if there are too many.
+    `rows` has the columns of `schema`, as bytes. Raises Arrow's error for the first row that is one
+    too many to be left out, after the rows before it.
     """
-
-    def read(part: pa.RecordBatch) -> pa.RecordBatch:
-        return _converted(part, schema, options)
-
-    def refuse_row(row: pa.RecordBatch, error: pa.ArrowInvalid) -> None:
-        text = _written(row)[:_TEXT_CHARS].decode(errors="replace")
-        refuse(Unfit(text, bad_column(error, schema), _message(error)))
-
-    for _, batch in read_in_parts(rows, read, _halves, refuse_row):
-        yield batch
+    columns = [
+        _Column(values, field, options) for values, field in zip(rows.columns, schema, strict=True)
+    ]
+    is_bad = np.logical_or.reduce([column.is_bad for column in columns])
+    bad = np.flatnonzero(is_bad).tolist()
+    for row in bad[:REFUSED_MAX]:
+        column = columns[_column_at_fault(columns, row)]
+        refuse(Unfit(_beginning(rows.slice(row, 1)), column.field, column.message(row)))
+    end = rows.num_rows if len(bad) <= REFUSED_MAX else bad[REFUSED_MAX]
+    fitting = pa.array(~is_bad[:end])
+    yield pa.RecordBatch.from_arrays([column.kept(fitting) for column in columns], schema=schema)
+    if end < rows.num_rows:
+        index = _column_at_fault(columns, end)
+        raise pa.ArrowInvalid(f"In CSV column #{index}: {columns[index].message(end)}")
 
 
 def bad_column(error: pa.ArrowInvalid, schema: pa.Schema) -> pa.Field:
@@ -63,43 +68,98 @@ def bad_column(error: pa.ArrowInvalid, schema: pa.Schema) -> pa.Field:
     return schema.field(int(found[1]))
 
 
-def _message(error: pa.ArrowInvalid) -> str:
-    found = _CONVERSION.search(str(error))
-    return (str(error) if found is None else found[0])[:_TEXT_CHARS]
+class _Column:
+    """The values of a column as they convert; `is_bad` tells those that do not, by row.
+
+    It tells them up to the row that is one too many to be left out.
+    """
+
+    def __init__(self, values: pa.Array, field: pa.Field, options: pacsv.ConvertOptions) -> None:
+        self.field = field
+        self.is_bad = np.zeros(len(values), bool)
+        self._values = values
+        self._options = options
+        # Of different values that do not convert, by the index of each in the dictionary.
+        self._messages: dict[int, str] = {}
+        self._in_dictionary = np.empty(0, np.int32)
+        try:
+            self._converted = _converted(values, field, options)
+        except pa.ArrowInvalid:
+            self._converted = None
+            self._find_bad(values.dictionary_encode())
+
+    def _find_bad(self, values: pa.DictionaryArray) -> None:
+        self._messages = _bad_values(values.dictionary, self.field, self._options)
+        self._in_dictionary = values.indices.to_numpy()
+        self.is_bad = np.isin(self._in_dictionary, list(self._messages))
+
+    def message(self, row: int) -> str:
+        """Returns what Arrow says of a bad value."""
+        return self._messages[self._in_dictionary[row]]
+
+    def kept(self, fitting: pa.BooleanArray) -> pa.Array:
+        """Returns the converted values of the first rows, of those that `fitting` tells."""
+        if self._converted is not None:
+            return self._converted.slice(0, len(fitting)).filter(fitting)
+        values = self._values.slice(0, len(fitting)).filter(fitting)
+        return _converted(values, self.field, self._options)
 
 
-def _converted(
-    rows: pa.RecordBatch, schema: pa.Schema, options: pacsv.ConvertOptions
-) -> pa.RecordBatch:
-    if not rows.num_rows:
-        return pa.RecordBatch.from_pylist([], schema=schema)
-    text = _written(rows)
+def _beginning(row: pa.RecordBatch) -> str:
+    text = _written(row)
+    without_end = text.slice(0, min(text.size - 1, _TEXT_CHARS))
+    return without_end.to_pybytes().decode(errors="replace")
+
+
+def _column_at_fault(columns: list[_Column], row: int) -> int:
+    return next(index for index, column in enumerate(columns) if column.is_bad[row])
+
+
+def _bad_values(values: pa.Array, field: pa.Field, options: pacsv.ConvertOptions) -> dict[int, str]:
+    """Returns what Arrow says of the first values that do not convert, by their indices.
+
+    Of those there are no more than tell that too many rows are bad.
+    """
+    messages: dict[int, str] = {}
+    parts = [(0, len(values))]
+    while parts and len(messages) <= REFUSED_MAX:
+        begin, end = parts.pop()
+        try:
+            _converted(values.slice(begin, end - begin), field, options)
+        except pa.ArrowInvalid as error:
+            bad, message = _first_bad(error)
+            messages[begin + bad] = message
+            rest = begin + bad + 1
+            # Halves, since Arrow parses a part to its end whatever comes first.
+            middle = (rest + end) // 2
+            parts += [(middle, end), (rest, middle)]
+    return messages
+
+
+def _first_bad(error: pa.ArrowInvalid) -> tuple[int, str]:
+    """Returns the index of the first value that did not convert, and what Arrow says of it."""
+    found = BAD_VALUE.search(str(error))
+    if found is None or found[2] is None:
+        raise error
+    return int(found[2]) - 1, str(error)[found.end() :][:_TEXT_CHARS]
+
+
+def _converted(values: pa.Array, field: pa.Field, options: pacsv.ConvertOptions) -> pa.Array:
+    if not len(values):
+        return pa.array([], field.type)
+    text = _written(pa.RecordBatch.from_arrays([values], [field.name]))
     # One block, whatever its size: Arrow allows no row to reach over several.
-    read = pacsv.ReadOptions(column_names=schema.names, block_size=len(text) + 1, use_threads=False)
+    read = pacsv.ReadOptions(column_names=[field.name], block_size=text.size + 1, use_threads=False)
     parse = pacsv.ParseOptions(newlines_in_values=True)
-    table = pacsv.read_csv(pa.py_buffer(text), read, parse, options)
-    (batch,) = table.combine_chunks().to_batches()
-    return batch
+    (converted,) = pacsv.read_csv(text, read, parse, options).column(0).chunks
+    return converted
 
 
-def _written(rows: pa.RecordBatch) -> bytes:
+def _written(rows: pa.RecordBatch) -> pa.Buffer:
     """Returns the rows as CSV, with each value in quotes, which Arrow treats as those without."""
-    # Imported here, since few files need it.
-    from pyarrow import compute
-
-    quote, nothing = pa.scalar(b'"'), pa.scalar(b"")
-    values = [
-        compute.binary_join_element_wise(
-            quote, compute.replace_substring(column, b'"', b'""'), quote, nothing
-        )
-        for column in rows.columns
-    ]
-    lines = compute.binary_join_element_wise(*values, pa.scalar(b","))
-    every = pa.ListArray.from_arrays([0, len(lines)], lines)
-    (text,) = compute.binary_join(every, pa.scalar(b"\n")).to_pylist()
-    return text  # type: ignore[no-any-return]
-
-
-def _halves(rows: pa.RecordBatch) -> list[pa.RecordBatch]:
-    middle = rows.num_rows // 2
-    return [rows.slice(0, middle), rows.slice(middle)] if middle else [rows]
+    # As text, although it may be none: bytes are checked to be UTF-8.
+    texts = [column.view(pa.string()) for column in rows.columns]
+    to = pa.BufferOutputStream()
+    options = pacsv.WriteOptions(include_header=False, quoting_style="all_valid")
+    pacsv.write_csv(pa.RecordBatch.from_arrays(texts, rows.schema.names), to, options)
+    return to.getvalue()
