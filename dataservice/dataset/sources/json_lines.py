@@ -14,6 +14,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Generator, Iterator
 from typing import Any, Final, NamedTuple, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.json as pajson
 
@@ -22,7 +23,8 @@ from dataservice.dataset.sources.read_ahead import ReadAheadBatches, ReadAheadFi
 
 _TEXT_CHARS: Final = 200
 _Path: TypeAlias = tuple[str | None, ...]
-_ROW: Final = re.compile(r"\.? in row \d+$")
+_ROW: Final = re.compile(r"\.? in row (\d+)$")
+_LINE_END: Final = ord("\n")
 # Arrow crashes where the first line of a block is null, and takes other such lines for rows.
 _NULL_FIRST: Final = re.compile(rb"\s*null")
 _NULL_LATER: Final = re.compile(rb"\n[ \t\r]*null")
@@ -218,7 +220,7 @@ def _pieces_read(
         # Without Arrow's number of the row, which counts from the line itself.
         refuse(Refused(text, _ROW.sub("", f"{error!s:.{_TEXT_CHARS}}")))
 
-    return read_in_parts(block, lambda piece: _read(piece, options), _halves, refuse_line)
+    return read_in_parts(block, lambda piece: _read(piece, options), _cut, refuse_line)
 
 
 def _has_null(lines: bytes) -> bool:
@@ -240,6 +242,21 @@ def _read(lines: bytes, options: pajson.ParseOptions) -> list[pa.RecordBatch]:
         # Arrow's parser does not check the bytes of strings.
         batch.validate(full=True)
     return batches
+
+
+def _cut(lines: bytes, error: pa.ArrowInvalid) -> list[bytes]:
+    """Cuts lines around the one that the error names; in halves if it names none."""
+    named = _ROW.search(str(error))
+    if named is None:
+        return _halves(lines)
+    ends = np.flatnonzero(np.frombuffer(lines, np.uint8) == _LINE_END) + 1
+    # Arrow counts objects: where a line has none, or several, this is another line.
+    row = int(named[1])
+    if row >= len(ends):
+        return _halves(lines)
+    begin, end = int(ends[row - 1]) if row else 0, int(ends[row])
+    parts = [lines[:begin], lines[begin:end], *_halves(lines[end:])]
+    return [part for part in parts if part]
 
 
 def _halves(lines: bytes) -> list[bytes]:

@@ -10,6 +10,7 @@ import json
 import logging
 import pathlib
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -101,6 +102,25 @@ def test_only_blocks_at_hand_are_read_line_by_line(monkeypatch: pytest.MonkeyPat
     assert [each.text for each in refused] == ["garbage"]
     assert sizes[0] == len(b"garbage\n")
     assert len(sizes) < 200
+
+
+@pytest.mark.parametrize("at", [0, 1, 700, 998, 999])
+def test_a_line_that_arrow_names_takes_few_calls(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
+    calls = Counter[str]()
+    read = json_lines._read
+
+    def counting(lines: bytes, options: pajson.ParseOptions) -> list[pa.RecordBatch]:
+        calls["read"] += 1
+        return read(lines, options)
+
+    monkeypatch.setattr(json_lines, "_read", counting)
+    lines = list(blocks_of(*range(1000)))
+    lines[at] = b'{"x": "a"}\n'
+    refused: list[json_lines.Refused] = []
+    rows = xs_of(json_lines.read_lines(b"".join(lines), OPTIONS, refused.append))
+    assert list(rows) == [x for x in range(1000) if x != at]
+    assert [each.text for each in refused] == ['{"x": "a"}']
+    assert calls["read"] <= 5  # by halves it is twenty
 
 
 @pytest.mark.parametrize("bad", [[], [b"garbage\n"]])
