@@ -14,7 +14,7 @@ import stat
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
-from dataservice.dataset.sources.globs import expanded
+from dataservice.dataset.sources.globs import expanded, files_below, is_hidden
 from dataservice.dataset.sources.paths import is_local, looked_in, named_errors, unreadable
 from dataservice.errors import FailedPreconditionError, MissingFileError, SchemaError, SourceError
 from dataservice.sharding import Split
@@ -42,9 +42,9 @@ def find_files(
 ) -> Iterator[InputFile]:
     """Yields the files that `paths` name, looked up when the iterator reaches them.
 
-    A directory stands for the files below it whose names end in one of `suffixes`. SourceError for
-    a glob or a directory without a match, and for a path that does not exist; with `on_error`
-    "skip", such a path is yielded all the same, and reading it fails.
+    A directory stands for the files below it whose names end in one of `suffixes`, except hidden
+    ones. SourceError for a glob or a directory without a match, and for a path that does not exist;
+    with `on_error` "skip", such a path is yielded all the same, and reading it fails.
     """
     for _, file in find_in_each(paths, suffixes, options, on_error):
         yield file
@@ -105,21 +105,14 @@ def _find_local(
     if glob.has_magic(path) and not os.path.exists(path):
         yield from _matching_files(path)
     elif os.path.isdir(path):
-        matches = sorted(
-            os.path.join(folder, name)
-            for folder, _, names in os.walk(path)
-            for name in names
-            if _is_data(name, suffixes)
-        )
+        try:
+            matches = sorted(name for name in files_below(path) if name.endswith(suffixes))
+        except OSError as error:
+            raise unreadable(str(error.filename), error) from error
         _require_matches(matches, path, suffixes)
         yield from map(_local_file, matches)
     else:
         yield _local_file(path)
-
-
-def _is_data(path: str, suffixes: tuple[str, ...]) -> bool:
-    """True if a file of a directory holds data: it has the suffix, and no leading "." or "_"."""
-    return path.endswith(suffixes) and not path.rpartition("/")[2].startswith((".", "_"))
 
 
 def _matching_files(pattern: str) -> Iterator[InputFile]:
@@ -165,12 +158,20 @@ def _find_remote(
             _require_matches(list(found), path)
         elif files.isdir(root):
             below = files.find(root, detail=True)
-            found = {name: info for name, info in below.items() if _is_data(name, suffixes)}
+            found = {
+                name: info
+                for name, info in below.items()
+                if name.endswith(suffixes) and not _is_hidden_below(root, name)
+            }
             _require_matches(list(found), path, suffixes)
         else:
             found = {root: files.info(root)}
         for name in sorted(found):
             yield _remote_file(files.unstrip_protocol(name), found[name])
+
+
+def _is_hidden_below(root: str, name: str) -> bool:
+    return any(is_hidden(part) for part in name.removeprefix(root).split("/"))
 
 
 def _file_system(path: str, options: Mapping[str, Any] | None) -> tuple[Any, str]:

@@ -1,14 +1,14 @@
-"""The names that match a local pattern, even if links between folders form cycles.
+"""The names that match a local pattern, or lie below a folder, even if links form cycles.
 
-Lists folders, opens no file. Invariant: `**` visits each folder once, so that it ends: under its
-own name if that lies below the pattern, else under the name of a link.
+Lists folders, opens no file. Invariant: `**`, and a search below a folder, visit each folder once,
+so that they end: under its own name if that lies below the start, else under the name of a link.
 """
 
 from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 _ANY_DEPTH = "**"
 
@@ -25,12 +25,28 @@ def expanded(pattern: str) -> Iterator[str]:
     if not root and depth:
         root = os.sep
     for start in sorted(glob.iglob(root)) if glob.has_magic(root) else [root]:
-        for folder in _folders_below(start):
+        for folder, _ in _folders_below(start, _shown_in):
             yield from expanded(os.path.join(glob.escape(folder), below))
 
 
-def _folders_below(start: str) -> Iterator[str]:
-    """Yields a folder and all folders below it except hidden ones; follows links last."""
+def files_below(folder: str) -> Iterator[str]:
+    """Yields the files below a folder, except hidden ones and what is in hidden folders below it.
+
+    Raises OSError if a folder cannot be listed.
+    """
+    for below, entries in _folders_below(folder, _data_in):
+        yield from (os.path.join(below, entry.name) for entry in entries if not entry.is_dir())
+
+
+def is_hidden(name: str) -> bool:
+    """True if programs that read data ignore files and folders of that name, as Spark does."""
+    return name.startswith(".") or (name.startswith("_") and "=" not in name)
+
+
+def _folders_below(
+    start: str, entries_of: Callable[[str], list[os.DirEntry[str]]]
+) -> Iterator[tuple[str, list[os.DirEntry[str]]]]:
+    """Yields a folder and all folders below it with their entries; follows links last."""
     seen: set[str] = set()
     waiting = [start]
     links: list[str] = []
@@ -40,17 +56,27 @@ def _folders_below(start: str) -> Iterator[str]:
         if place in seen:
             continue
         seen.add(place)
-        yield folder
-        for entry in _entries(folder):
-            if entry.is_dir() and not entry.name.startswith("."):
+        entries = entries_of(folder or os.curdir)
+        yield folder, entries
+        for entry in entries:
+            if entry.is_dir():
                 inner = os.path.join(folder, entry.name)
                 (links if entry.is_symlink() else waiting).append(inner)
 
 
-def _entries(folder: str) -> list[os.DirEntry[str]]:
-    """Returns the entries of a folder by name; none if it cannot be read, as in any glob."""
+def _shown_in(folder: str) -> list[os.DirEntry[str]]:
+    """Returns what a glob sees in a folder; nothing if it cannot be read."""
     try:
-        with os.scandir(folder or os.curdir) as entries:
-            return sorted(entries, key=lambda entry: entry.name)
+        return [entry for entry in _entries(folder) if not entry.name.startswith(".")]
     except OSError:
         return []
+
+
+def _data_in(folder: str) -> list[os.DirEntry[str]]:
+    return [entry for entry in _entries(folder) if not is_hidden(entry.name)]
+
+
+def _entries(folder: str) -> list[os.DirEntry[str]]:
+    """Returns the entries of a folder by name."""
+    with os.scandir(folder) as entries:
+        return sorted(entries, key=lambda entry: entry.name)

@@ -1,0 +1,88 @@
+"""Which files a directory stands for, local and at a URL."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+
+import fsspec
+import pytest
+
+from dataservice.dataset.sources.files import find_files
+from dataservice.errors import SourceError
+
+DATA = ["_day=1/a.x", "a.x", "d/b.x", "d/e/c.x", "d/e_f/i.x"]
+NO_DATA = [
+    "_SUCCESS",
+    "_c.x",
+    ".a.x.crc",
+    ".b.x",
+    "_temporary/0/a.x",
+    "d/.ipynb_checkpoints/a.x",
+    "d/.day=1/a.x",
+    "a.y",
+]
+
+
+@pytest.fixture
+def tree(tmp_path: pathlib.Path) -> pathlib.Path:
+    """A directory below a hidden one, which counts since it is named itself."""
+    folder = tmp_path / "_hidden" / "data"
+    for name in (*DATA, *NO_DATA):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).touch()
+    return folder
+
+
+def names(folder: pathlib.Path, found: str) -> list[str]:
+    files = [file.path for file in find_files((found,), (".x",), None)]
+    return [os.path.relpath(path.removeprefix("file://"), folder) for path in files]
+
+
+@pytest.mark.parametrize("protocol", ["", "file://"])
+def test_hidden_files_and_what_is_in_hidden_folders_is_no_data(
+    tree: pathlib.Path, protocol: str
+) -> None:
+    assert names(tree, f"{protocol}{tree}") == DATA
+
+
+def test_slash_behind_a_directory_changes_nothing(tree: pathlib.Path) -> None:
+    assert names(tree, f"{tree}/") == names(tree, str(tree))
+    assert names(tree, f"file://{tree}/") == names(tree, str(tree))
+
+
+def test_root_of_a_file_system_is_a_directory() -> None:
+    files = fsspec.filesystem("memory")
+    files.pipe({"/files-of-root/a.x": b"", "/files-of-root/_b/a.x": b""})
+    try:
+        found = [file.path for file in find_files(("memory://",), (".x",), None)]
+        assert found == ["memory:///files-of-root/a.x"]
+    finally:
+        files.rm("/files-of-root", recursive=True)
+
+
+def test_links_are_followed_and_each_folder_counts_once(
+    tree: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    (tmp_path / "other" / "in").mkdir(parents=True)
+    (tmp_path / "other" / "in" / "z.x").touch()
+    (tree / "l").symlink_to(tmp_path / "other", target_is_directory=True)
+    (tree / "again").symlink_to(tree / "d", target_is_directory=True)
+    (tree / "d" / "up").symlink_to(tree, target_is_directory=True)
+    assert names(tree, str(tree)) == [*DATA, "l/in/z.x"]
+
+
+def test_folder_that_cannot_be_listed_is_an_error(
+    tree: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Root may list every folder, so that a mode does not do.
+    scandir = os.scandir
+
+    def refusing(path: str) -> object:
+        if path.endswith("/e"):
+            raise PermissionError(13, "Permission denied", path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refusing)
+    with pytest.raises(SourceError, match=r"no permission to read '.*/d/e'"):
+        names(tree, str(tree))
