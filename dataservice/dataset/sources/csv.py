@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import io
 import re
 from collections.abc import Generator, Iterator, Mapping
 from typing import Any, ClassVar, Final, TypeAlias
@@ -27,6 +26,7 @@ from dataservice.dataset.sources.csv_rows import (
     bad_column,
     fitting_rows,
 )
+from dataservice.dataset.sources.csv_text import CsvText, Quotes, line_of_open_quote
 from dataservice.dataset.sources.files import InputFile, first_readable
 from dataservice.dataset.sources.malformed_rows import MalformedRows
 from dataservice.dataset.sources.opening import (
@@ -36,7 +36,7 @@ from dataservice.dataset.sources.opening import (
     in_utf_8,
     opened,
 )
-from dataservice.dataset.sources.read_ahead import LinesFile, ReadAheadBatches
+from dataservice.dataset.sources.read_ahead import ReadAheadBatches
 from dataservice.dataset.sources.reference import Reference, completed
 from dataservice.dataset.sources.unsigned import with_unsigned
 from dataservice.dataset.sources.whole_files import WholeFilesSource, with_compressions
@@ -128,14 +128,27 @@ class CsvSource(WholeFilesSource):
                 yield batch
 
     def _typed_rows(self, path: str, context: RunContext, malformed: MalformedRows) -> _Batches:
-        schema = self._row_schema
-        with self._reader(path, schema, context, malformed) as reader:
+        schema, quotes = self._row_schema, Quotes()
+        with self._reader(path, schema, context, malformed, quotes) as reader:
             if reader is not None:
                 self._check_names(path, reader.schema.names)
             for batch in reader or ():
                 malformed.record(context.omitted)
                 yield batch.select(schema.names)
             malformed.record(context.omitted)
+        if quotes.may_be_open:
+            self._require_closed_quotes(path)
+
+    def _require_closed_quotes(self, path: str) -> None:
+        with opened(path, self.storage_options) as handle:
+            text = self._text(handle, path)
+            blocks = iter(lambda: bytes(text.read(_BLOCK_BYTES)), b"")
+            line = line_of_open_quote(blocks, self.delimiter)
+        if line is not None:
+            raise SourceError(
+                f"{path!r} ends within quotes, which open in line {line}, so that all behind it "
+                "is one value; close the quote, or write the file again if it is cut short"
+            )
 
     def _fitting_rows(self, path: str, context: RunContext, first: int, counted: int) -> _Batches:
         """Yields the rows from `first` on, without those that have a value of another type.
@@ -172,6 +185,11 @@ class CsvSource(WholeFilesSource):
         """The first file with rows, and the types found in its first block."""
         files = self.files()
         first = first_readable(files, self.on_error, self._infer, _has_some_type)
+        if not len(first.schema):
+            raise SourceError(
+                f"{first.path!r} is empty, so that the columns are not known; state them with "
+                "schema="
+            )
         return completed(first, None, files, self._infer, self.on_error)
 
     def _infer(self, file: InputFile) -> Reference:
@@ -179,7 +197,8 @@ class CsvSource(WholeFilesSource):
             self._named_errors(file.path, None, lambda: 0),
             self._reader(file.path, None, RunContext()) as reader,
         ):
-            assert reader is not None
+            if reader is None:
+                return Reference(file.path, pa.schema([]))
             require_distinct(reader.schema.names, what=f"{file.path!r}")
             _require_text(file.path, reader.schema)
             fits = functools.partial(self._fits, file.path)
@@ -204,39 +223,32 @@ class CsvSource(WholeFilesSource):
         schema: pa.Schema | None,
         context: RunContext,
         malformed: MalformedRows | None = None,
+        quotes: Quotes | None = None,
     ) -> Iterator[ReadAheadBatches | None]:
-        """Opens a reader of the file; None for an empty file if no header is expected.
+        """Opens a reader of the file; None for a file without lines if no header is expected.
 
-        SourceError for an empty file that should have a header, or from which types are inferred.
+        SourceError for a file without lines that should have a header.
         """
+        malformed = malformed or MalformedRows(path, header=self.header)
+        options = self._options(schema, context, malformed)
         with opened(path, self.storage_options) as handle:
-            if handle.size() == 0 if isinstance(handle, pa.NativeFile) else False:
-                if self.header or schema is None:
+            # Not named here: closing waits until nothing refers to the text any more.
+            batches = self._batches(CsvText(self._text(handle, path), quotes or Quotes()), options)
+            if batches is None:
+                if self.header:
                     raise SourceError(f"{path!r} is empty: it has not even a header line")
                 yield None
                 return
-            malformed = malformed or MalformedRows(path, header=self.header)
-            options = self._options(schema, context, malformed)
-            with contextlib.closing(self._batches(handle, path, options)) as batches:
+            with contextlib.closing(batches):
                 yield batches
 
-    def _batches(self, handle: Any, path: str, options: tuple[Any, Any, Any]) -> ReadAheadBatches:
-
-        def read(file: Any) -> ReadAheadBatches:
-            return ReadAheadBatches(LinesFile(file), lambda file: pacsv.open_csv(file, *options))
-
+    def _batches(self, text: CsvText, options: tuple[Any, Any, Any]) -> ReadAheadBatches | None:
         try:
-            return read(self._text(handle, path))
+            return ReadAheadBatches(text, lambda file: pacsv.open_csv(file, *options))
         except pa.ArrowInvalid as error:
-            line = self._only_line(path) if _NO_LINE in str(error) else b""
-            if not line.strip():
+            if _NO_LINE not in str(error):
                 raise
-        return read(io.BytesIO(line + b"\n"))
-
-    def _only_line(self, path: str) -> bytes:
-        """Returns the first block of a file. Without a line end in it, Arrow sees no line."""
-        with opened(path, self.storage_options) as handle:
-            return bytes(self._text(handle, path).read(_BLOCK_BYTES))
+            return None
 
     def _text(self, handle: Any, path: str) -> Any:
         return in_utf_8(decompressed(handle, path), self.encoding)

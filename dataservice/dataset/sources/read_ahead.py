@@ -85,19 +85,6 @@ class ReadAheadFile:
         return bytes(self._handle.read(size))
 
 
-class LinesFile(ReadAheadFile):
-    """A file whose blocks never end between the two characters of a CRLF line end.
-
-    Arrow's CSV reader drops a line feed at the beginning of a block, even inside quotes.
-    """
-
-    def _read(self, size: int) -> bytes:
-        block: bytes = self._handle.read(max(1, size - 1))
-        if block.endswith(b"\r"):
-            block += self._handle.read(1)
-        return block
-
-
 class ReadAheadBatches:
     """The batches that the reader made by `open_reader` reads from `file`."""
 

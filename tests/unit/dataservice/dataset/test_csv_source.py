@@ -47,10 +47,27 @@ def test_header_only_csv_file_with_other_columns_is_refused(tmp_path: pathlib.Pa
         Dataset.from_csv(str(tmp_path)).to_table()
 
 
-def test_csv_file_of_blank_lines_is_refused(tmp_path: pathlib.Path) -> None:
-    (tmp_path / "a.csv").write_text("\n\n")
-    with pytest.raises(SourceError, match="cannot be read as CSV"):
+@pytest.mark.parametrize("text", ["", "\n\n", "\r\n", "\ufeff", "\ufeff\n"])
+@pytest.mark.parametrize("suffix", ["csv", "csv.gz"])
+def test_csv_file_without_lines_has_no_rows_but_must_have_an_expected_header(
+    tmp_path: pathlib.Path, text: str, suffix: str
+) -> None:
+    written = [text, "1,2\n", text]
+    for number, each in enumerate(written):
+        packed = gzip.compress(each.encode()) if suffix.endswith("gz") else each.encode()
+        (tmp_path / f"{number}.{suffix}").write_bytes(packed)
+    with pytest.raises(SourceError, match=r"0\.csv.*' is empty: it has not even a header line"):
         Dataset.from_csv(str(tmp_path)).to_table()
+    for schema in (None, pa.schema([("f0", pa.int64()), ("f1", pa.int64())])):
+        data = Dataset.from_csv(str(tmp_path), schema, header=False)
+        assert data.to_table().to_pylist() == [{"f0": 1, "f1": 2}]
+        check_positions(data)
+
+
+def test_csv_files_without_lines_or_schema_have_no_columns(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "a.csv").write_text("\n")
+    with pytest.raises(SourceError, match="is empty, so that the columns are not known; state"):
+        Dataset.from_csv(str(tmp_path), header=False).to_table()
 
 
 def test_quoted_multiline_values_are_whole_across_block_borders(tmp_path: pathlib.Path) -> None:

@@ -17,7 +17,8 @@ from pyarrow import csv as pacsv
 
 from dataservice import Dataset
 from dataservice.dataset.sources import opening, read_ahead
-from dataservice.dataset.sources.read_ahead import LinesFile, ReadAheadBatches, ReadAheadFile
+from dataservice.dataset.sources.csv_text import CsvText, Quotes
+from dataservice.dataset.sources.read_ahead import ReadAheadBatches, ReadAheadFile
 
 TIMEOUT_S = 30.0
 ROWS = 400_000
@@ -43,8 +44,12 @@ def on_thread(work: Callable[[], object]) -> threading.Thread:
     return thread
 
 
-@pytest.mark.parametrize("kind", [ReadAheadFile, LinesFile])
-def test_closing_file_waits_for_read_in_flight(kind: type[ReadAheadFile]) -> None:
+def csv_text(handle: Any) -> CsvText:
+    return CsvText(handle, Quotes())
+
+
+@pytest.mark.parametrize("kind", [ReadAheadFile, csv_text])
+def test_closing_file_waits_for_read_in_flight(kind: Callable[[Any], ReadAheadFile]) -> None:
     handle = Handle()
     file = kind(handle)
     reader = on_thread(lambda: file.read(10))
@@ -61,7 +66,7 @@ def test_closing_file_waits_for_read_in_flight(kind: type[ReadAheadFile]) -> Non
 
 def test_reading_closed_batches_raises_instead_of_ending() -> None:
     text = io.BytesIO(b"x\n" + b"1\n" * ROWS)
-    batches = ReadAheadBatches(LinesFile(text), pacsv.open_csv)
+    batches = ReadAheadBatches(csv_text(text), pacsv.open_csv)
     reading = iter(batches)
     next(reading)
     batches.close()
@@ -147,7 +152,7 @@ def test_error_on_its_way_does_not_make_closing_wait(caplog: pytest.LogCaptureFi
     types = pacsv.ConvertOptions(column_types={"x": pa.int64()})
     small = pacsv.ReadOptions(block_size=1 << 16)
     batches = ReadAheadBatches(
-        LinesFile(text), lambda file: pacsv.open_csv(file, small, convert_options=types)
+        csv_text(text), lambda file: pacsv.open_csv(file, small, convert_options=types)
     )
     with (
         caplog.at_level(logging.DEBUG, read_ahead.logger.name),

@@ -1,0 +1,117 @@
+"""Texts of CSV that end within quotes, and those that only look so."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import pathlib
+from itertools import pairwise
+
+import pyarrow as pa
+import pyarrow.csv as pacsv
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dataservice import Dataset
+from dataservice.dataset.omission_log import OmissionLog
+from dataservice.dataset.sources.csv_text import CsvText, Quotes, line_of_open_quote
+from dataservice.dataset.stream import RunContext
+from dataservice.errors import SourceError
+
+TEXTS = st.text(alphabet='",\n\r a', max_size=30)
+
+
+def in_blocks(text: bytes, size: int) -> list[bytes]:
+    return [text[at : at + size] for at in range(0, len(text), size)]
+
+
+def lines_that_arrow_sees(text: bytes) -> int:
+    """Returns the number of lines that end in the text and are not blank, by Arrow's rules."""
+    other: list[pacsv.InvalidRow] = []
+
+    def count(row: pacsv.InvalidRow) -> str:
+        other.append(row)
+        return "skip"
+
+    read = pacsv.ReadOptions(column_names=["a", "b"], use_threads=False)
+    parse = pacsv.ParseOptions(newlines_in_values=True, invalid_row_handler=count)
+    table = pacsv.read_csv(io.BytesIO(text), read, parse)
+    return len(other) + table.num_rows
+
+
+@given(TEXTS, st.integers(1, 40))
+def test_open_quotes_are_those_that_swallow_a_line(text: str, block_bytes: int) -> None:
+    raw = text.encode()
+    line = line_of_open_quote(in_blocks(raw, block_bytes), ",")
+    # A line behind the text is seen as such unless the text ends within quotes.
+    before, after = lines_that_arrow_sees(raw + b"\nz\n"), lines_that_arrow_sees(raw + b"\nz\nz\n")
+    assert (line is not None) == (before == after)
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ('"a', 1),
+        ('\ufeff"a', 1),
+        ('a\n"b\nc', 2),
+        ('a\r\nb,c,"b""\r\nc', 2),
+        ('"a\nb"\n"c\nd"\n\ne,"', 6),
+        ('"a\nb"\n', None),
+        ('7",8"\n"a""b"', None),
+    ],
+)
+@pytest.mark.parametrize("block_bytes", [4, 100])
+def test_line_of_the_quote_is_told(text: str, line: int | None, block_bytes: int) -> None:
+    assert line_of_open_quote(in_blocks(text.encode(), block_bytes), ",") == line
+
+
+def test_only_the_delimiter_begins_a_value() -> None:
+    assert line_of_open_quote([b'a;"b'], ";") == 1
+    assert line_of_open_quote([b'a,"b'], ";") is None
+    assert line_of_open_quote([b'a]"b'], "]") == 1
+    assert line_of_open_quote([b'a^"b'], "^") == 1
+
+
+@given(st.lists(st.sampled_from([b"a", b'"', b"\r", b"\n"]), max_size=12), st.integers(3, 6))
+def test_arrow_gets_every_byte_and_the_end_of_the_last_line(text: list[bytes], size: int) -> None:
+    whole = b"".join(text)
+    quotes = Quotes()
+    file = CsvText(io.BytesIO(whole), quotes)
+    blocks = list(iter(lambda: bytes(file.read(size)), b""))
+    assert all(len(block) <= size for block in blocks)
+    missing = b"\n" if whole and not whole.endswith((b"\r", b"\n")) else b""
+    assert b"".join(blocks) == whole + missing
+    assert not any(a.endswith(b"\r") and b.startswith(b"\n") for a, b in pairwise(blocks))
+    assert quotes.may_be_open == (whole.count(b'"') % 2 == 1)
+
+
+@pytest.mark.parametrize("schema", [None, pa.schema([("x", pa.int64())])])
+@pytest.mark.parametrize("end", ["\n", ""])
+def test_file_that_ends_within_quotes_is_refused(
+    tmp_path: pathlib.Path, schema: pa.Schema | None, end: str
+) -> None:
+    text = f'x,s\n1,a\n2,"b\n3,c\n4,d{end}'
+    (tmp_path / "a.csv.gz").write_bytes(gzip.compress(text.encode("utf-16")))
+    data = Dataset.from_csv(str(tmp_path), schema, encoding="utf-16")
+    with pytest.raises(SourceError, match=r"a\.csv\.gz' ends within quotes, which open in line 3"):
+        data.to_table()
+
+
+def test_rows_that_open_quotes_hide_are_counted_as_left_out(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "a.csv").write_text('x,s\n1,a\nu,b\n2,"b\n3,c\n')
+    (tmp_path / "b.csv").write_text("x,s\n5,e\n")
+    log = OmissionLog()
+    schema = pa.schema([("x", pa.int64()), ("s", pa.string())])
+    data = Dataset.from_csv(str(tmp_path), schema, on_error="skip")
+    with data.node.run(RunContext(omitted=log.open_run())) as stream:
+        rows = [x for batch in stream for x in batch["x"].to_pylist()]
+    assert rows == [1, 2, 5]
+    assert (log.total().splits, log.total().source_rows) == (1, 1)
+    assert "quotes, which open in line 4" in "\n".join(log.total().messages)
+
+
+def test_odd_quote_within_a_value_is_none_that_opens_one(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "a.csv").write_text('x,s\n1,7" screen\n2,"b"\n')
+    rows = Dataset.from_csv(str(tmp_path)).to_table().to_pylist()
+    assert rows == [{"x": 1, "s": '7" screen'}, {"x": 2, "s": "b"}]
