@@ -73,7 +73,7 @@ def decompressed(handle: Any, path: str) -> Any:
 
     Raises SourceError for a compression that cannot be read.
     """
-    suffix = os.path.splitext(path)[1]
+    suffix = os.path.splitext(path)[1].lower()
     if suffix in _NOT_READ:
         raise SourceError(
             f"{path!r} is compressed as {suffix}, which is not read; {', '.join(COMPRESSIONS)} are"

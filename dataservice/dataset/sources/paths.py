@@ -66,8 +66,11 @@ def check_storage_options(options: Any) -> None:
 
 
 def is_local(path: str) -> bool:
-    """True if the path is in this machine's file system, rather than a URL."""
-    return "://" not in path and "::" not in path
+    """True if the path is in this machine's file system, rather than a URL.
+
+    A chain of URLs begins with a protocol and `::`, which may also be part of a file's name.
+    """
+    return "://" not in path and "::" not in path.partition("/")[0]
 
 
 def looked_in(path: str) -> str:
