@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 
 from dataservice.dataset.sources.bisection import REFUSED_MAX
+from dataservice.errors import InvalidArgumentError
 
 BAD_VALUE: Final = re.compile(r"In CSV column #(\d+): (?:Row #(\d+): )?")
 _TEXT_CHARS: Final = 200
@@ -31,6 +32,19 @@ class Unfit(NamedTuple):
 def as_bytes(schema: pa.Schema) -> pa.Schema:
     """Returns the columns with the type with which any file's values are read as they are."""
     return pa.schema([(name, pa.binary()) for name in schema.names])
+
+
+def require_convertible(schema: pa.Schema) -> None:
+    """Raises InvalidArgumentError for a column of a type to which Arrow converts no text."""
+    for field in schema:
+        try:
+            _converted(pa.array([b""]), field, pacsv.ConvertOptions(column_types=[field]))
+        except pa.ArrowNotImplementedError as error:
+            raise InvalidArgumentError(
+                f"the schema given to from_csv has the column {field.name!r} of type {field.type}, "
+                f"which values of CSV do not get ({error}); read the column as a string, and make "
+                "the values of it with map or with_column"
+            ) from error
 
 
 def fitting_rows(

@@ -20,6 +20,7 @@ import pyarrow.json as pajson
 
 from dataservice.dataset.sources.bisection import read_in_parts
 from dataservice.dataset.sources.read_ahead import ReadAheadBatches, ReadAheadFile
+from dataservice.errors import InvalidArgumentError
 
 _TEXT_CHARS: Final = 200
 _Path: TypeAlias = tuple[str | None, ...]
@@ -65,6 +66,19 @@ class ObjectLinesFile(ReadAheadFile):
 
 class TooLongError(pa.ArrowInvalid):
     """A line is longer than a block."""
+
+
+def require_convertible(schema: pa.Schema) -> None:
+    """Raises InvalidArgumentError for a column of a type to which Arrow converts no JSON."""
+    for field in schema:
+        try:
+            _read(b"{}\n", pajson.ParseOptions(explicit_schema=pa.schema([field])))
+        except pa.ArrowNotImplementedError as error:
+            raise InvalidArgumentError(
+                f"the schema given to from_json has the column {field.name!r} of type "
+                f"{field.type}, which values of JSON do not get ({error}); read it as another "
+                "type, such as a list, a struct or a string, and make the values of it with map"
+            ) from error
 
 
 def blocks_of_lines(file: Any, size_bytes: int) -> Iterator[bytes]:

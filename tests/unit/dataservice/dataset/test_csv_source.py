@@ -177,11 +177,15 @@ def test_unknown_encoding_is_refused(encoding: Any) -> None:
         Dataset.from_csv("a.csv", encoding=encoding)
 
 
-def test_column_type_unsupported_by_csv_is_refused_naming_remedy(tmp_path: pathlib.Path) -> None:
-    (tmp_path / "a.csv").write_text("x\n[1]\n")
-    schema = pa.schema([("x", pa.list_(pa.int64()))])
-    with pytest.raises(SchemaError, match=r"list<item: int64>.*read the column as a string"):
-        Dataset.from_csv(str(tmp_path / "a.csv"), schema).to_table()
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+def test_column_type_unsupported_by_csv_is_refused_naming_remedy(
+    tmp_path: pathlib.Path, on_error: str
+) -> None:
+    (tmp_path / "a.csv").write_text("x,y\n1,[1]\n")
+    schema = pa.schema([("x", pa.int64()), ("y", pa.list_(pa.int64()))])
+    told = r"column 'y' of type list<item: int64>.*read the column as a string"
+    with pytest.raises(InvalidArgumentError, match=told):
+        Dataset.from_csv(str(tmp_path / "a.csv"), schema, on_error=on_error).to_table()
 
 
 def test_integers_above_int64_are_read_as_uint64(tmp_path: pathlib.Path) -> None:
