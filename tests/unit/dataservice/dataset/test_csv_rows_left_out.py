@@ -194,6 +194,8 @@ def test_file_of_other_types_is_left_out_as_a_whole(tmp_path: pathlib.Path) -> N
     rows, total = read(data)
     assert rows == [{"x": 1}, {"x": 3}]
     assert (total.splits, total.source_rows) == (1, 2 * REFUSED_MAX)
+    told = "after row 1: column 'x' of type int64 has a value of another type (In CSV column #0: "
+    assert any(told in message for message in total.messages)
 
 
 def test_without_skipping_the_value_is_an_error(tmp_path: pathlib.Path) -> None:
