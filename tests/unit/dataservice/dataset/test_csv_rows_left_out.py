@@ -133,6 +133,16 @@ def test_refused_row_names_its_column_and_value() -> None:
     ]
 
 
+def test_error_that_is_of_no_value_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refusing(*_: Any) -> pa.Array:
+        raise pa.ArrowInvalid("the options are contradictory")
+
+    monkeypatch.setattr(csv_rows, "_converted", refusing)
+    rows = fitting_rows(raw(SCHEMA, [[b"1", b"a", b"2"]]), SCHEMA, pacsv.ConvertOptions(), print)
+    with pytest.raises(pa.ArrowInvalid, match="the options are contradictory"):
+        next(rows)
+
+
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("form", ["inferred", "stated", "no header"])
 def test_only_rows_at_fault_are_left_out_and_each_is_counted_once(
