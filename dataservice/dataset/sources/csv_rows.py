@@ -93,9 +93,6 @@ class _Column:
         self.is_bad = np.zeros(len(values), bool)
         self._values = values
         self._options = options
-        # Of different values that do not convert, by the index of each in the dictionary.
-        self._messages: dict[int, str] = {}
-        self._in_dictionary = np.empty(0, np.int32)
         try:
             self._converted = _converted(values, field, options)
         except pa.ArrowInvalid:
@@ -103,6 +100,7 @@ class _Column:
             self._find_bad(values.dictionary_encode())
 
     def _find_bad(self, values: pa.DictionaryArray) -> None:
+        # By the index of each different value in the dictionary.
         self._messages = _bad_values(values.dictionary, self.field, self._options)
         self._in_dictionary = values.indices.to_numpy()
         self.is_bad = np.isin(self._in_dictionary, list(self._messages))
