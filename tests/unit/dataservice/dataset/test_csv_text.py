@@ -10,7 +10,7 @@ from itertools import pairwise
 import pyarrow as pa
 import pyarrow.csv as pacsv
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dataservice import Dataset
@@ -73,6 +73,7 @@ def test_only_the_delimiter_begins_a_value() -> None:
     assert line_of_open_quote([b'a^"b'], "^") == 1
 
 
+@example([b"a", b"a", b"\r", b"\n"], 3)
 @given(st.lists(st.sampled_from([b"a", b'"', b"\r", b"\n"]), max_size=12), st.integers(3, 6))
 def test_arrow_gets_every_byte_and_the_end_of_the_last_line(text: list[bytes], size: int) -> None:
     whole = b"".join(text)
