@@ -109,6 +109,48 @@ def test_notice_that_comes_as_a_slice_of_the_wait_ends_is_not_missed(
     other.join()
 
 
+def test_program_with_its_own_handler_waits_without_time_limit() -> None:
+    given = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    condition = QuietCondition()
+
+    def notify() -> None:
+        with condition:
+            condition.notify_all()
+
+    other = threading.Thread(target=notify)
+    try:
+        with condition:
+            other.start()
+            assert condition.wait()
+    finally:
+        signal.signal(signal.SIGINT, given)
+    other.join()
+
+
+def test_second_interrupt_ends_the_wait_for_the_lock(condition: QuietCondition) -> None:
+    is_held, is_raised = threading.Event(), threading.Event()
+
+    def interrupt_while_holding() -> None:
+        with condition:
+            is_held.set()
+            while not is_raised.wait(0.01) and not condition._interrupts._holds:
+                pass
+            interrupt()
+            while not is_raised.wait(0.01) and not condition._interrupts._came:
+                pass
+            interrupt()
+            is_raised.wait(60.0)
+
+    other = threading.Thread(target=interrupt_while_holding)
+    other.start()
+    is_held.wait()
+    with pytest.raises(KeyboardInterrupt), condition:
+        pytest.fail("took a lock that another thread holds")
+    is_raised.set()
+    other.join()
+    test_holder_is_not_interrupted(condition)
+
+
 def test_program_that_handles_interrupts_itself_keeps_its_handler() -> None:
     seen = []
     given = signal.signal(signal.SIGINT, lambda *_: seen.append(1))
