@@ -9,7 +9,12 @@ from typing import Any
 
 import pytest
 
-from dataservice.errors import CancelledError, DeadlineExceededError, UnavailableError
+from dataservice.errors import (
+    CancelledError,
+    DeadlineExceededError,
+    InvalidArgumentError,
+    UnavailableError,
+)
 from dataservice.runtime.exchanges.connection_channel import ConnectionChannel
 from dataservice.runtime.exchanges.message import Kind, Received
 
@@ -29,7 +34,8 @@ class Peer:
     def may_rest(self) -> bool:
         return len(self._coming) <= self._rests_at
 
-    def receive(self, _deadline_s: float) -> Received | None:
+    def receive(self, deadline_s: float) -> Received | None:
+        self.deadline_s = deadline_s
         next_one = self._coming.pop(0)
         if isinstance(next_one, Exception):
             raise next_one
@@ -63,8 +69,11 @@ def test_client_that_sends_nothing_is_not_awaited_beyond_the_deadline() -> None:
 
 
 def test_client_is_awaited_until_its_connection_may_rest() -> None:
-    channel = channel_of(Peer([LATE, LATE, LATE, message(b"later")], rests_after=3))
-    assert not channel.await_request(time.monotonic())
+    peer = Peer([LATE, LATE, LATE, message(b"later")], rests_after=3)
+    channel = channel_of(peer)
+    began_s = time.monotonic()
+    assert not channel.await_request(began_s)
+    assert peer.deadline_s > began_s, "a thread that goes on must wait, not spin"
     assert channel.await_request(time.monotonic())
 
 
@@ -75,3 +84,16 @@ def test_wait_ends_with_the_client_and_with_the_server() -> None:
     stopped.set()
     with pytest.raises(CancelledError, match="stops"):
         ConnectionChannel(Peer([]), stopped, "peer").await_request(time.monotonic())  # type: ignore[arg-type]
+
+
+def test_client_must_send_messages_after_its_command() -> None:
+    channel = channel_of(Peer([Received(Kind.OPEN, b"hello again", None)]))
+    with pytest.raises(InvalidArgumentError, match="kind OPEN"):
+        channel.recv()
+    assert not channel.idle
+
+
+def test_empty_message_is_refused() -> None:
+    """The client would take one without header and body for no message of its exchange."""
+    with pytest.raises(InvalidArgumentError, match="neither"):
+        channel_of(Peer([])).send(b"")
