@@ -33,7 +33,8 @@ from dataservice.runtime.exchanges.message import (
 class Connection(Protocol):
     """One end of a connection; both ends behave alike. Thread safe.
 
-    Any call raises UnavailableError if the peer is gone or `shut_down` was called.
+    Any call raises UnavailableError if the peer is gone or `shut_down` was called, `receive` only
+    after the messages that had arrived.
     """
 
     @property

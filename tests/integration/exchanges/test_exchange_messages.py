@@ -22,9 +22,11 @@ from dataservice.errors import (
     UserFunctionError,
 )
 from dataservice.runtime.auth import TOKEN_METADATA_KEY
+from dataservice.runtime.exchanges import connection_channel
 from dataservice.runtime.exchanges.segment_pool import POOL_BYTES
 from tests.exchanges import answer_to
 from tests.integration.exchange_ends import (
+    CONNECTED,
     FLIGHT,
     MIB,
     TIMEOUT_S,
@@ -35,6 +37,7 @@ from tests.integration.exchange_ends import (
     send_many,
     takes,
 )
+from tests.waiting import wait_until
 
 
 @pytest.mark.parametrize("size", [None, 0, 1, 127, 16_384, 20_000, 700_000])
@@ -157,6 +160,21 @@ def test_unexpected_handler_error_is_internal_and_logged(
     with exchange, pytest.raises(InternalError, match="ZeroDivisionError: division by nothing"):
         exchange.recv(TIMEOUT_S)
     assert "raise ZeroDivisionError" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "ends", [ends for ends in CONNECTED if ends is not FLIGHT], ids=lambda ends: ends.name
+)
+def test_sending_to_server_that_has_closed_raises_its_error(
+    client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection_channel, "_LINGER_S", 0.1)
+    exchange = client.exchange({"exchange": "fail", "how": "user"})
+    with exchange:
+        wait_until(exchange._connection.is_gone, "the server to close its end")
+        for _ in range(2):
+            with pytest.raises(UserFunctionError, match="map function failed"):
+                exchange.send(b"too late")
 
 
 def test_sending_to_failed_handler_raises_its_error(client: Any) -> None:

@@ -13,6 +13,7 @@ from dataservice.errors import (
     CancelledError,
     DeadlineExceededError,
     InvalidArgumentError,
+    UnauthenticatedError,
     UnavailableError,
 )
 from dataservice.runtime.exchanges.connection_channel import ConnectionChannel
@@ -28,6 +29,8 @@ class Peer:
 
     def __init__(self, coming: Iterable[Received | Exception | None], rests_after: int = 0) -> None:
         self._coming = list(coming)
+        self.sent: list[Kind] = []
+        self.is_lost = False
         self._rests_at = len(self._coming) - rests_after
 
     @property
@@ -40,6 +43,19 @@ class Peer:
         if isinstance(next_one, Exception):
             raise next_one
         return next_one
+
+    def send(self, kind: Kind, *_: Any, deadline_s: float) -> None:
+        assert deadline_s > time.monotonic()
+        if self.is_lost:
+            raise UnavailableError("broken")
+        self.sent.append(kind)
+
+    def await_close(self, _deadline_s: float) -> None: ...
+
+    def is_gone(self) -> bool:
+        return self.is_lost
+
+    def trust(self) -> None: ...
 
 
 def channel_of(peer: Any) -> ConnectionChannel:
@@ -97,3 +113,55 @@ def test_empty_message_is_refused() -> None:
     """The client would take one without header and body for no message of its exchange."""
     with pytest.raises(InvalidArgumentError, match="neither"):
         channel_of(Peer([])).send(b"")
+
+
+def hello(text: bytes) -> Received:
+    return Received(Kind.OPEN, text, None)
+
+
+def test_client_that_shows_the_token_is_accepted() -> None:
+    peer = Peer([hello(b'secret\n{"exchange": "echo"}')])
+    handlers: Any = {"echo": "the handler"}
+    assert channel_of(peer).greet("secret", handlers, "ps:1")[0] == "the handler"
+    assert peer.sent == [Kind.OPEN]
+
+
+@pytest.mark.parametrize(
+    ("first", "error"),
+    [
+        pytest.param(None, InvalidArgumentError, id="the end"),
+        pytest.param(message(b'secret\n{"exchange": "echo"}'), InvalidArgumentError, id="message"),
+        pytest.param(hello(b'other\n{"exchange": "echo"}'), UnauthenticatedError, id="other token"),
+        pytest.param(hello(b'\xff\n{"exchange": "echo"}'), UnauthenticatedError, id="no text"),
+        pytest.param(hello(b"other\n{}"), UnauthenticatedError, id="no handler, but no token"),
+    ],
+)
+def test_client_that_begins_otherwise_is_refused(
+    first: Received | None, error: type[Exception]
+) -> None:
+    peer = Peer([first])
+    with pytest.raises(error):
+        channel_of(peer).greet("secret", {}, "ps:1")
+    assert peer.sent == []
+
+
+def test_sending_to_client_that_is_gone_says_so() -> None:
+    peer = Peer([])
+    channel = channel_of(peer)
+    channel.send(b"reply")
+    assert not channel.cancelled()
+    peer.is_lost = True
+    assert channel.cancelled()
+    with pytest.raises(CancelledError, match="gone"):
+        channel.send(b"reply")
+    channel.done()  # nobody misses the end
+    channel.fail(ValueError("x"))
+
+
+def test_handler_sees_that_its_server_stops() -> None:
+    stopping = threading.Event()
+    peer: Any = Peer([])
+    channel = ConnectionChannel(peer, stopping, "peer")
+    assert not channel.cancelled()
+    stopping.set()
+    assert channel.cancelled()

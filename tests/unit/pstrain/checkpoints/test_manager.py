@@ -7,7 +7,7 @@ import os
 import pathlib
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -327,3 +327,55 @@ def test_checkpoints_iterator_ends_by_timeout_fn_or_stop_event(tmp_path: pathlib
     stop = threading.Event()
     stop.set()
     assert list(checkpoints_iterator(tmp_path, stop=stop)) == []
+    assert list(checkpoints_iterator(tmp_path, timeout_fn=lambda: False, stop=stop)) == []
+
+
+class Waits(threading.Event):
+    """A stop event whose waits end at once; at the second of them something happens."""
+
+    def __init__(self, happens: Callable[[Waits], object] = lambda _: None) -> None:
+        super().__init__()
+        self.waits: list[float] = []
+        self._happens = happens
+
+    def wait(self, timeout: float | None = None) -> bool:
+        assert timeout is not None
+        self.waits.append(timeout)
+        if len(self.waits) == 2:
+            self._happens(self)
+        return self.is_set()
+
+
+@pytest.mark.parametrize("timeout", [None, 600.0])
+def test_checkpoints_iterator_looks_each_second_for_a_checkpoint(
+    tmp_path: pathlib.Path, timeout: float | None
+) -> None:
+    step = Variable(1)
+    stop = Waits(lambda _: Checkpoint(step=step).save(tmp_path))
+    found = next(checkpoints_iterator(tmp_path, timeout=timeout, stop=stop))
+    assert found == str(tmp_path / "ckpt-1")
+    assert stop.waits == [1.0, 1.0]
+
+
+def test_checkpoints_iterator_pauses_between_checkpoints_until_it_is_stopped(
+    tmp_path: pathlib.Path,
+) -> None:
+    for _ in range(3):
+        Checkpoint(step=Variable(1)).save(tmp_path)
+    stop = Waits(Waits.set)
+    paths = checkpoints_iterator(tmp_path, min_interval_secs=600.0, every=True, stop=stop)
+    assert [os.path.basename(path) for path in paths] == ["ckpt-1", "ckpt-2"]
+    assert all(500.0 < wait_s <= 600.0 for wait_s in stop.waits)
+
+
+def test_checkpoints_iterator_does_not_pause_after_slow_use_of_a_checkpoint(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Checkpoint(step=Variable(1)).save(tmp_path)
+    stop = Waits()
+    paths = checkpoints_iterator(tmp_path, min_interval_secs=10.0, timeout=0.0, stop=stop)
+    next(paths)
+    used_s = time.monotonic() + 60.0
+    monkeypatch.setattr(time, "monotonic", lambda: used_s)
+    assert list(paths) == []
+    assert stop.waits == [0.0]

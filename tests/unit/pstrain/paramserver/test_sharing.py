@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import builtins
+import sys
 import threading
 from collections.abc import Iterator
 
@@ -14,6 +16,7 @@ from pstrain.paramserver import sharing
 from pstrain.paramserver.sharing import Helpers, in_parts
 
 DEADLINE_S = 60.0
+READ_RUNNING = sharing._running
 
 
 @pytest.fixture
@@ -37,6 +40,19 @@ def test_every_row_is_processed_once(rows: int, cores: int, stopped: bool) -> No
         in_parts(rows, work)
     helpers.stop()
     assert (counts == 1).all()
+
+
+def test_running_threads_of_the_machine_are_known_or_none_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    count = READ_RUNNING()
+    assert count >= (1 if sys.platform == "linux" else 0)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise FileNotFoundError
+
+    monkeypatch.setattr(builtins, "open", refuse)
+    assert READ_RUNNING() == 0
 
 
 @pytest.fixture(autouse=True)
@@ -130,3 +146,50 @@ def test_error_in_helper_thread_is_raised(helpers: Helpers) -> None:
         with pytest.raises(MemoryError):
             in_parts(60_000, work)
         assert len(threads_of(60_000)) == 2
+
+
+def test_request_ends_after_the_part_of_its_helper(helpers: Helpers) -> None:
+    """Else the values would be sent, or the memory reused, while rows are still being copied."""
+    requester, both, ended = threading.get_ident(), threading.Barrier(2), list[int]()
+
+    def work(start: int, _stop: int) -> None:
+        if start < 2 * sharing._PART_ROWS:
+            both.wait(DEADLINE_S)  # so that each thread takes one
+        if threading.get_ident() != requester:
+            threading.Event().wait(0.05)  # the requester is through with its own parts by then
+        ended.append(start)
+
+    with helpers.working():
+        in_parts(60_000, work)
+        assert sorted(ended) == list(range(0, 60_000, sharing._PART_ROWS))
+
+
+def test_error_of_the_helper_alone_is_raised(helpers: Helpers) -> None:
+    requester, both = threading.get_ident(), threading.Barrier(2)
+
+    def work(start: int, _stop: int) -> None:
+        if start < 2 * sharing._PART_ROWS:
+            both.wait(DEADLINE_S)
+        if threading.get_ident() != requester:
+            raise MemoryError("no room")
+
+    with helpers.working(), pytest.raises(MemoryError):
+        in_parts(60_000, work)
+
+
+def test_requests_give_back_only_cores_that_they_took() -> None:
+    helpers = Helpers(cores=1)
+    with helpers.working(), helpers.working(), helpers.working():
+        pass
+    with helpers.working():
+        assert runs_alone(60_000), "the only core is this request's"
+    helpers.stop()
+
+
+def test_stopped_helpers_help_no_more(helpers: Helpers) -> None:
+    helpers.stop()
+    with helpers.working():
+        calls = set[int]()
+        in_parts(60_000, lambda *_: calls.add(threading.get_ident()))
+    assert calls == {threading.get_ident()}
+    assert not any(thread.is_alive() for thread in helpers._threads._threads)
