@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -130,6 +131,56 @@ def test_error_that_meets_requests_on_their_way_loses_no_reply() -> None:
                 assert got == 4
 
 
+class CutOff:
+    """A call that ended while a request was sent: gRPC knows its status only after some looks."""
+
+    def __init__(self, looks: int, details: str = streams.CUT_OFF) -> None:
+        self.looks = looks
+        self._details = details
+
+    def __aiter__(self) -> CutOff:
+        return self
+
+    async def __anext__(self) -> Any:
+        raise grpc.aio.AioRpcError(
+            grpc.StatusCode.INTERNAL, grpc.aio.Metadata(), grpc.aio.Metadata(), self._details
+        )
+
+    async def details(self) -> str:
+        self.looks -= 1
+        return streams.CUT_OFF if self.looks >= 0 else "the reason"
+
+    async def read(self) -> None:
+        raise FailedPreconditionError(await self.details())
+
+
+def received_from(call: CutOff) -> None:
+    stream = streams.RpcStream(None, None, None, None)  # type: ignore[arg-type]
+    asyncio.run(stream._receive(call))
+
+
+def test_call_that_was_cut_off_ends_with_the_status_that_arrives_later() -> None:
+    with pytest.raises(FailedPreconditionError, match="the reason"):
+        received_from(CutOff(looks=3))
+
+
+def test_status_that_never_arrives_is_not_awaited_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "_STATUS_WAIT_S", 0.2)
+    call = CutOff(looks=1_000_000)
+    began_s = time.monotonic()
+    with pytest.raises(FailedPreconditionError, match=streams.CUT_OFF):
+        received_from(call)
+    assert 0.2 <= time.monotonic() - began_s < DEADLINE_S
+    assert call.looks > 999_900, "all other streams stand still while one looks"
+
+
+def test_other_error_of_a_call_is_raised_at_once() -> None:
+    call = CutOff(looks=3, details="of its own")
+    with pytest.raises(grpc.aio.AioRpcError, match="of its own"):
+        received_from(call)
+    assert call.looks == 3
+
+
 def test_stream_cancelled_before_it_began_ends(client: RpcClient) -> None:
     replies = client.stream("ChatOn", Questions())
     replies.cancel()
@@ -167,7 +218,7 @@ def test_streams_that_are_over_leave_nothing_to_the_collector(client: RpcClient)
 
 
 def test_why_a_peer_was_not_reached_is_found_out_by_the_iterating_thread(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It takes a connection and up to a second, for which all other streams would stand still."""
     asked = []
@@ -183,6 +234,8 @@ def test_why_a_peer_was_not_reached_is_found_out_by_the_iterating_thread(
     ):
         next(stranger.stream("ChatOn", Questions("one")))
     assert asked == [threading.current_thread()]
+    gc.collect()
+    assert not caplog.records, "that nothing could be sent is no news besides"
 
 
 def test_peer_that_was_connected_is_not_taken_for_a_wrong_address(peer: tuple[Any, int]) -> None:

@@ -23,6 +23,7 @@ from pstrain.gradients.tensor import Tensor
 from pstrain.layers import Embedding
 from pstrain.optimizers import SGD, Adagrad, schedules
 from pstrain.optimizers.clipping import Clipping
+from pstrain.optimizers.pairs import from_pairs
 from pstrain.paramserver.rules import BoundRule
 from pstrain.trainer.rounds import RoundCommitter
 from pstrain.variables.indexed_slices import IndexedSlices
@@ -181,6 +182,18 @@ def test_missing_keras_method_of_optimizer_is_refused_with_remedy() -> None:
 def test_plain_function_as_learning_rate_is_refused_with_remedy() -> None:
     with pytest.raises(InvalidTypeError, match="subclass of LearningRateSchedule"):
         optimizers.SGD(lambda step: 0.1 / step)  # type: ignore[arg-type]
+
+
+def test_gradient_counts_as_it_was_given_in_whatever_form() -> None:
+    """A closure sends it at its end, when the caller may have used the array for something else."""
+    gradient = np.arange(6.0).reshape(3, 2).T
+    table = Variable(np.zeros((2, 3), np.float32), name="t")
+    (update,) = from_pairs([(gradient, table)]).updates
+    expected = gradient.tolist()
+    gradient[:] = 0.0
+    assert update.gradient.tolist() == expected
+    assert update.gradient.dtype == np.float32
+    assert update.gradient.flags.c_contiguous
 
 
 def test_gradient_of_wrong_shape_is_refused() -> None:
@@ -410,6 +423,14 @@ def test_invalid_optimizer_and_schedule_parameters_are_refused(
 ) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
         make()
+
+
+def test_learning_rate_is_read_as_in_keras_and_says_how_it_is_set() -> None:
+    optimizer: Any = SGD(0.1)
+    assert optimizer.learning_rate.numpy() == 0.1
+    with pytest.raises(InvalidTypeError, match=r"write optimizer.learning_rate = 0.5"):
+        optimizer.learning_rate.assign(0.5)
+    assert not optimizer.iterations.trainable
 
 
 def test_adam_counts_updates_per_row() -> None:

@@ -370,8 +370,8 @@ def test_apply_gradients_accepts_dense_and_sparse_pairs_of_joined_variable() -> 
     _, joined = _pair_of_variables()
     sgd = ps.optimizers.SGD(1.0)
     sgd.apply_gradients([(np.array([1, 2, 3], np.float32), joined)])
-    sgd.apply_gradients([(ps.IndexedSlices(np.ones(3, np.float32), [2, 0, 2]), joined)])
-    assert joined.numpy().tolist() == [0, 0, -3]
+    sgd.apply_gradients([(ps.IndexedSlices(np.ones(4, np.float32), [2, 0, 2, 1]), joined)])
+    assert joined.numpy().tolist() == [0, -1, -3]
     with pytest.raises(InvalidArgumentError, match=r"id 3 is outside.*'joined'"):
         sgd.apply_gradients([(ps.IndexedSlices(np.ones(1, np.float32), [3]), joined)])
 
