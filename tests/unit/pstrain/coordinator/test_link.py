@@ -1,17 +1,28 @@
-"""What a link to a trainer makes of errors that a lost parameter server causes."""
+"""How a link configures its trainer, and what it makes of errors and of a lost server."""
 
 from __future__ import annotations
 
+import itertools
 import threading
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from pstrain import remote_errors, results
+from pstrain.coordinator import link as module
 from pstrain.coordinator.link import TrainerLink
 from pstrain.coordinator.lost_servers import is_server_loss
-from pstrain.errors import AbortedError, DataServiceError, ServerLostError
+from pstrain.coordinator.lost_trainers import Settlement
+from pstrain.errors import (
+    AbortedError,
+    CancelledError,
+    DataServiceError,
+    InvalidArgumentError,
+    ServerLostError,
+    UnavailableError,
+)
+from pstrain.vocabulary import trainer_name
 from pstrain.wire import trainer_pb2 as pb
 
 
@@ -90,3 +101,169 @@ def test_replaced_strategy_logs_unknown_commits_at_info(
     assert stopped == [error]
     (record,) = caplog.records
     assert (record.levelname, "had committed is not known" in record.message) == (level, True)
+
+
+class Cluster:
+    """The scheduler, servers and recovery around a link, all made up; notes what is done."""
+
+    session = "s"
+
+    def __init__(self, *configured: Exception | None) -> None:
+        self.done: list[Any] = []
+        self.is_restoring = False
+        self.trainers = self.waits = self.rounds = self
+        self._configured = list(configured)
+        self.link = TrainerLink(
+            0,
+            "trainer:1",
+            configuration=pb.ConfigureRequest(),
+            scheduler=cast(Any, self),
+            functions=cast(Any, {}),
+            servers=cast(Any, self),
+            incarnations=itertools.count(1),
+            slots=1,
+            token="t",
+            recovery=cast(Any, self),
+        )
+        self.link._configure = self._configure  # type: ignore[method-assign]
+        self.link._serve = self._serve  # type: ignore[method-assign]
+        self.link._stopping = cast(Any, self)
+
+    def run(self) -> list[Any]:
+        self.link._run()
+        return self.done
+
+    def _configure(self) -> None:
+        configuration = self.link._configuration
+        self.done.append((configuration.session, configuration.incarnation))
+        if (error := self._configured.pop(0)) is not None:
+            raise error
+
+    def _serve(self, _client: Any) -> None:
+        self.done.append("served")
+
+    # -- the event that stops the link
+
+    def is_set(self) -> bool:
+        return not self._configured
+
+    def wait(self, pause_s: float) -> None:
+        self.done.append(pause_s)
+
+    # -- the scheduler, its trainers and its waits
+
+    def silence(self, _trainer: int) -> bool:
+        self.done.append("silent")
+        return False
+
+    def check_absent_trainers(self) -> None: ...
+
+    def stop(self, error: Exception) -> None:
+        self.done.append(error)
+
+    # -- the recovery
+
+    def wait_while_restoring(self) -> None:
+        self.done.append("waited")
+
+    notice = staticmethod(is_server_loss)
+
+
+def only(done: list[Any], kind: type) -> list[Any]:
+    return [each for each in done if isinstance(each, kind)]
+
+
+def test_trainer_is_configured_anew_after_each_loss_under_another_name() -> None:
+    """By this name servers fence what its earlier incarnation still sends."""
+    cluster = Cluster(None, UnavailableError("gone"), None)
+    assert only(cluster.run(), tuple) == [("s", 1), ("s", 2), ("s", 3)]
+    assert cluster.done[:4] == ["waited", ("s", 1), "served", "silent"]
+    assert cluster.done.count("silent") == 3
+
+
+def test_link_tries_ever_more_seldom_until_its_trainer_is_there() -> None:
+    gone = UnavailableError("gone")
+    pauses = only(Cluster(*[gone] * 6, None, gone, gone).run(), float)
+    assert pauses == [0.25, 0.5, 1.0, 2.0, 3.0, 3.0, 0.25, 0.5, 1.0]
+
+
+@pytest.mark.parametrize("error", [ServerLostError("gone"), CancelledError("a restore")])
+def test_link_outlives_errors_that_a_restore_or_a_new_stream_mends(error: Exception) -> None:
+    done = Cluster(error, None).run()
+    assert done.count("served") == 1
+    assert only(done, Exception) == []
+
+
+def test_error_that_nothing_mends_ends_the_scheduling() -> None:
+    error = InvalidArgumentError("of another version")
+    done = Cluster(error, None).run()
+    assert only(done, Exception) == [error]
+    assert done[-1] == "silent", "the trainer is lost for the scheduler as well"
+    assert "served" not in done
+
+
+@pytest.mark.parametrize(
+    ("is_restoring", "session"), [(True, "s"), (False, "another")], ids=["restore", "session"]
+)
+def test_trainer_that_missed_the_begin_of_a_restore_is_told_to_come_again(
+    is_restoring: bool, session: str
+) -> None:
+    link = LinkWithGivenReplies([[ended(1)]])
+    link._recovery.is_restoring, link._servers.session = is_restoring, session
+    with pytest.raises(CancelledError, match="another session"):
+        link.serve()
+    assert link.heard == []
+
+
+class Loss:
+    """A link whose trainer is lost; notes what is settled, and with which limit."""
+
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, *, is_stopping: bool = False, restores: bool = False
+    ) -> None:
+        self.done: list[str] = []
+        self.tell_s = 0.0
+        link = LinkWithGivenReplies([])
+        if is_stopping:
+            link._stopping.set()
+        link._recovery.is_restoring = restores
+        link._scheduler = SimpleNamespace(
+            trainers=SimpleNamespace(
+                record_loss=lambda *_: (frozenset({"service"}), {}), lost=self._lost
+            ),
+            rounds=SimpleNamespace(wait_for_round=lambda *_: self.done.append("round")),
+        )
+        monkeypatch.setattr(module, "settle_servers", self._settle_servers)
+        monkeypatch.setattr(module, "settle_services", self._settle_services)
+        link._settle_loss()
+
+    def _settle_servers(self, _servers: Any, name: str) -> Settlement:
+        self.done.append(f"servers of {name}")
+        return Settlement({}, {}, {})
+
+    def _settle_services(self, _name: str, _services: Any, _marks: Any, timeout_s: float) -> None:
+        self.done.append("services")
+        self.tell_s = timeout_s
+
+    def _lost(self, *_: Any) -> None:
+        self.done.append("lost")
+
+
+def test_loss_is_settled_after_the_round_that_needs_what_the_trainer_prepared(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loss = Loss(monkeypatch)
+    assert loss.done == ["round", f"servers of {trainer_name('s', 0, 1)}", "services", "lost"]
+
+
+def test_loss_during_a_restore_asks_no_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The restore undoes whatever the trainer had committed."""
+    assert Loss(monkeypatch, restores=True).done == ["round", "services", "lost"]
+
+
+def test_link_that_stops_waits_for_no_server_and_tells_services_briefly(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loss = Loss(monkeypatch, is_stopping=True)
+    assert loss.done == ["services", "lost"]
+    assert 0 < loss.tell_s <= 2.0 < Loss(monkeypatch).tell_s
