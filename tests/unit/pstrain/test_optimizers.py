@@ -342,6 +342,17 @@ def test_checkpoint_without_learning_rate_leaves_rate_unchanged() -> None:
     assert optimizer.learning_rate == 0.1
 
 
+def test_restore_of_a_rate_that_was_never_set_brings_back_the_constructors() -> None:
+    """Who makes the optimizer with another rate in the next program means that rate."""
+    saved, optimizer = SGD(0.1).saved_rate(), SGD(0.5)
+    optimizer.restore_rate(saved)
+    assert optimizer.learning_rate == 0.5
+    optimizer.learning_rate = 0.9
+    optimizer.restore_rate(saved)
+    assert optimizer.learning_rate == 0.5
+    assert optimizer.saved_rate() == saved
+
+
 def test_restore_warns_of_assigned_user_schedule_that_was_not_saved(tmp_path: Path) -> None:
     optimizer = SGD(1.0)
     optimizer.learning_rate = HalvingSchedule()

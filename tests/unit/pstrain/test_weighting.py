@@ -155,7 +155,9 @@ def test_evaluation_weighs_loss_and_weighted_metrics() -> None:
         (ROWS, {"class_weight": {2: 1.0}}, InvalidArgumentError, "labels 0 and 1, got 2"),
         (ROWS, {"class_weight": {1: "5"}}, InvalidArgumentError, r"class_weight\[1\] must be a"),
         (ROWS, {"class_weight": {1: np.nan}}, InvalidArgumentError, "finite number.*got nan"),
+        (ROWS, {"class_weight": {1: np.inf}}, InvalidArgumentError, "finite number.*got inf"),
         (ROWS, {"class_weight": {0: -1.0}}, InvalidArgumentError, "0 or more, got -1.0"),
+        ({}, {"sample_weight": [1.0]}, InvalidArgumentError, "1 weights for 0 rows"),
         (ROWS, {"sample_weight": np.full(6, np.nan)}, DataError, "row 0: nan is not a weight"),
         (ROWS, {"class_weight": "balanced"}, InvalidTypeError, "dict of weights by label"),
     ],
@@ -176,6 +178,13 @@ def test_encoded_batches_can_be_weighted_by_label_only() -> None:
     assert weights.tolist() == [1.0, 0.5, 0.5, 1.0, 1.0, 0.5]
     with pytest.raises(DataError, match="no column 'w'"):
         Weighting("w").of(features, features.labels)
+
+
+def test_class_weight_of_zero_leaves_out_a_label() -> None:
+    weights = Weighting(by_label={0: 0.0}).of({}, np.array([1.0, 0.0], np.float32))
+    assert weights is not None
+    assert weights.tolist() == [1.0, 0.0]
+    assert weights.dtype == np.float32
 
 
 def test_class_weight_refuses_labels_between_classes() -> None:
