@@ -8,6 +8,7 @@ import resource
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -236,9 +237,10 @@ def test_requests_are_answered_while_no_further_client_can_be_accepted(
 ) -> None:
     service.await_resting(CLIENTS)
     server, refusals = service.server, threading.Semaphore(0)
-    accept_one = server._accept_one
+    accept_one, tried_s = server._accept_one, list[float]()
 
     def refuse(_listener: object) -> bool:
+        tried_s.append(time.monotonic())
         refusals.release()
         return False
 
@@ -251,9 +253,10 @@ def test_requests_are_answered_while_no_further_client_can_be_accepted(
             target=lambda: opened.append(client.exchange({"exchange": "requests"}))
         )
         opening.start()
-        for _ in range(2):  # tried again, after a pause
+        for _ in range(2):
             assert refusals.acquire(timeout=TIMEOUT_S)
             assert echoes(exchanges[0], b"x")
+        assert tried_s[1] - tried_s[0] >= 0.2, "tried again without a pause"
         monkeypatch.setattr(server, "_accept_one", accept_one)
         opening.join(TIMEOUT_S)
         with opened[0] as exchange:

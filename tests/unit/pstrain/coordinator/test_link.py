@@ -20,6 +20,7 @@ from pstrain.errors import (
     DataServiceError,
     InvalidArgumentError,
     ServerLostError,
+    ServerRestartedError,
     UnavailableError,
 )
 from pstrain.vocabulary import trainer_name
@@ -110,7 +111,7 @@ class Cluster:
 
     def __init__(self, *configured: Exception | None) -> None:
         self.done: list[Any] = []
-        self.is_restoring = False
+        self.is_restoring = self.had_joined = False
         self.trainers = self.waits = self.rounds = self
         self._configured = list(configured)
         self.link = TrainerLink(
@@ -127,6 +128,7 @@ class Cluster:
         )
         self.link._configure = self._configure  # type: ignore[method-assign]
         self.link._serve = self._serve  # type: ignore[method-assign]
+        self.link._settle_loss = lambda: self.done.append("settled")  # type: ignore[method-assign]
         self.link._stopping = cast(Any, self)
 
     def run(self) -> list[Any]:
@@ -154,9 +156,10 @@ class Cluster:
 
     def silence(self, _trainer: int) -> bool:
         self.done.append("silent")
-        return False
+        return self.had_joined
 
-    def check_absent_trainers(self) -> None: ...
+    def check_absent_trainers(self) -> None:
+        self.done.append("checked")
 
     def stop(self, error: Exception) -> None:
         self.done.append(error)
@@ -187,7 +190,18 @@ def test_link_tries_ever_more_seldom_until_its_trainer_is_there() -> None:
     assert pauses == [0.25, 0.5, 1.0, 2.0, 3.0, 3.0, 0.25, 0.5, 1.0]
 
 
-@pytest.mark.parametrize("error", [ServerLostError("gone"), CancelledError("a restore")])
+def test_loss_of_a_trainer_that_had_joined_is_settled_before_it_counts_as_absent() -> None:
+    cluster = Cluster(UnavailableError("gone"))
+    assert cluster.run()[2:4] == ["silent", "checked"]
+    cluster = Cluster(UnavailableError("gone"))
+    cluster.had_joined = True
+    assert cluster.run()[2:5] == ["silent", "settled", "checked"]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ServerLostError("gone"), ServerRestartedError("anew"), CancelledError("a restore")],
+)
 def test_link_outlives_errors_that_a_restore_or_a_new_stream_mends(error: Exception) -> None:
     done = Cluster(error, None).run()
     assert done.count("served") == 1
@@ -267,3 +281,14 @@ def test_link_that_stops_waits_for_no_server_and_tells_services_briefly(
     loss = Loss(monkeypatch, is_stopping=True)
     assert loss.done == ["services", "lost"]
     assert 0 < loss.tell_s <= 2.0 < Loss(monkeypatch).tell_s
+
+
+def test_stop_breaks_off_the_stream() -> None:
+    link, broken_off = LinkWithGivenReplies([[ended(1)]]), list[str]()
+    link._thread = threading.Thread()  # never started, so nobody waits for it
+    link._stream = SimpleNamespace(cancel=lambda: broken_off.append("stream"))
+    for _ in range(2):
+        link.stop()
+    assert broken_off == ["stream"] * 2
+    link.serve()
+    assert link.heard == [], "a link that was stopped while it connected serves no trainer"
