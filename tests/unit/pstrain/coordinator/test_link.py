@@ -292,3 +292,32 @@ def test_stop_breaks_off_the_stream() -> None:
     assert broken_off == ["stream"] * 2
     link.serve()
     assert link.heard == [], "a link that was stopped while it connected serves no trainer"
+
+
+@pytest.mark.parametrize(
+    ("is_noticed", "restores", "stops"),
+    [(True, True, False), (True, False, True), (False, True, True)],
+    ids=["restored", "not restored in time", "of another kind"],
+)
+def test_unknown_commits_end_the_scheduling_unless_a_restore_undoes_them(
+    is_noticed: bool, restores: bool, stops: bool
+) -> None:
+    error = ServerLostError("gone")
+
+    def fence(_trainer: str) -> None:
+        raise error
+
+    link, done = LinkWithGivenReplies([]), list[Any]()
+    link._servers = SimpleNamespace(session="s", fence=fence)
+    link._recovery = SimpleNamespace(
+        is_restoring=False, notice=lambda _: is_noticed, wait_restoring=lambda _: restores
+    )
+    link._scheduler = SimpleNamespace(
+        trainers=SimpleNamespace(
+            record_loss=lambda *_: (frozenset(), {}), lost=lambda *_: done.append("lost")
+        ),
+        rounds=SimpleNamespace(wait_for_round=lambda *_: None),
+        stop=done.append,
+    )
+    link._settle_loss()
+    assert done == ([error] if stops else []) + ["lost"]
