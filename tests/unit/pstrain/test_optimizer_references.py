@@ -148,6 +148,10 @@ def test_l2_equals_torch_weight_decay(
             [0.0, 0.06, 0.1, 0.09045085, 0.05, 0.02061074, 0.0],
         ),
         (
+            schedules.CosineDecay(0.05, 10, warmup_target=0.1, warmup_steps=5),
+            [0.05, 0.08, 0.1, 0.09045085, 0.05, 0.02061074, 0.0],
+        ),
+        (
             schedules.PiecewiseConstantDecay([5, 10], [0.1, 0.05, 0.01]),
             [0.1, 0.1, 0.1, 0.05, 0.05, 0.01, 0.01],
         ),

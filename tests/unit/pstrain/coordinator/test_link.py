@@ -321,3 +321,30 @@ def test_unknown_commits_end_the_scheduling_unless_a_restore_undoes_them(
     )
     link._settle_loss()
     assert done == ([error] if stops else []) + ["lost"]
+
+
+def test_all_that_a_trainer_says_reaches_the_scheduler(monkeypatch: pytest.MonkeyPatch) -> None:
+    link, heard = LinkWithGivenReplies([]), list[Any]()
+    reply = pb.RunReply(
+        results=[ended(1)],
+        services=["data:1"],
+        positions=[pb.Position(resource_id="it", json="[4]")],
+        cancels=[pb.CancelAnswer(id=7, attempt=2, is_granted=True)],
+    )
+    link._scheduler = SimpleNamespace(
+        trainers=SimpleNamespace(
+            joined=lambda index, slots, _outbox: heard.append(("joined", index, slots)),
+            services_read=lambda services: (frozenset(services), ["a lost trainer"]),
+            results=lambda _index, ends: heard.append([end.closure for end in ends]),
+            cancel_answered=lambda _index, closure, attempt, *, is_granted: heard.append(
+                (closure, attempt, is_granted)
+            ),
+        ),
+        barrier=SimpleNamespace(position=lambda _index, position: heard.append(position)),
+    )
+    monkeypatch.setattr(
+        module, "settle_services", lambda name, services, *_: heard.append((name, *services))
+    )
+    link._replies = cast(Any, [reply])
+    link.serve()
+    assert heard == [("joined", 0, 1), ("a lost trainer", "data:1"), [1], (7, 2, True), [4]]
