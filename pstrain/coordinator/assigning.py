@@ -17,6 +17,7 @@ from itertools import islice
 from pstrain.consistency import Ssp, Sync
 from pstrain.coordinator import events as ev
 from pstrain.coordinator import exhausted, rounds
+from pstrain.coordinator.near_slots import NearSlots
 from pstrain.coordinator.state import CoordinatorState, Trainer
 
 
@@ -179,8 +180,11 @@ def _bound_ahead(
 def _near_the_slowest(state: CoordinatorState, rule: Ssp) -> Iterator[int]:
     """Yields the trainer of each slot that ``rule`` lets be used, those with fewest first."""
     slowest = exhausted.slowest(state)
+    free = state.free
+    if isinstance(free, NearSlots) and slowest == state.clocks.slowest:
+        free = free.near
     chosen: Counter[int] = Counter()
-    for index in state.free:
+    for index in free:
         running = len(state.trainers[index].running) + chosen[index]
         if rule.may_start(state.clocks[index], running, slowest):
             chosen[index] += 1

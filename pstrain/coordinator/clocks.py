@@ -38,7 +38,8 @@ class Clocks:
 
     def slowest_but(self, trainers: set[int]) -> int:
         """Returns the least clock of the others, or of all if there are no others."""
-        others = (clock for trainer, clock in self._clocks.items() if trainer not in trainers)
+        left_out = Counter(self._clocks[trainer] for trainer in trainers & self._clocks.keys())
+        others = (clock for clock, count in self._counts.items() if count > left_out[clock])
         return min(others, default=self.slowest)
 
     def _forget(self, trainer: int) -> None:

@@ -52,11 +52,11 @@ class FreeSlots:
         first = next(iter(self), None)
         return first is not None and self._used[first] < used
 
-    def add(self, trainer: int, slots: int) -> None:
-        """Adds a trainer that runs nothing."""
-        self._slots[trainer], self._used[trainer] = slots, 0
-        self._line(0)[trainer] = None
-        self._count += slots
+    def add(self, trainer: int, slots: int, used: int = 0) -> None:
+        """Adds a trainer that uses ``used`` of its slots."""
+        self._slots[trainer], self._used[trainer] = slots, used
+        self._line(used)[trainer] = None
+        self._count += self.of(trainer)
         self._most = max(self._most, slots)
 
     def discard(self, trainer: int) -> None:

@@ -14,11 +14,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from pstrain.consistency import ASYNC, Consistency, Sync
+from pstrain.consistency import ASYNC, Consistency, Ssp, Sync
 from pstrain.coordinator import events as ev
 from pstrain.coordinator.clocks import Clocks
 from pstrain.coordinator.dependencies import Dependencies
 from pstrain.coordinator.free_slots import FreeSlots
+from pstrain.coordinator.near_slots import NearSlots
 from pstrain.coordinator.priority_queue import PriorityQueue
 
 GIVEN_UP: Final = -1
@@ -124,6 +125,8 @@ class CoordinatorState:
 
     def __post_init__(self) -> None:
         self.round.absent = set(self.trainer_indices)
+        if isinstance(self.consistency, Ssp):
+            self.free = NearSlots(self.clocks, self.consistency.staleness)
 
     @property
     def trainers_expected(self) -> int:
@@ -250,12 +253,12 @@ class CoordinatorState:
         The trainer may get no more work, and ``ssp`` must not hold up the others because of it.
         """
         closure, trainer = event.closure, event.trainer
+        self.clocks[trainer] = max(self.clocks[trainer], self.clocks.slowest_but({trainer}))
         run = self._leave_trainer(closure)
         self.waiting.insert(closure, self.priorities.get(closure, 0))
         self.ended_runs[closure] += 1
         if run.losses == self.lost_count:
             self.exhausted_on.setdefault(closure, set()).add(trainer)
-        self.clocks[trainer] = max(self.clocks[trainer], self.clocks.slowest_but({trainer}))
 
     def _reopen(self, event: ev.ClosureReopened) -> None:
         closure = event.closure
