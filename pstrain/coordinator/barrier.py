@@ -28,6 +28,7 @@ class Barrier:
         self._waits = waits
         self._holders: set[object] = set()
         self._positions: dict[int, Any] = {}
+        self._unanswered: set[int] = set()  # trainers that were asked for their positions
 
     @contextmanager
     def held(self, timeout_s: float) -> Iterator[None]:
@@ -107,26 +108,32 @@ class Barrier:
                 losses = core.state.lost_count
                 self._positions = {}
                 # A trainer that joins later has taken nothing, and is not asked.
-                asked = set(core.outboxes.trainers)
+                self._unanswered = set(core.outboxes.trainers)
                 core.outboxes.put_all(AskPosition(resource_id))
                 self._waits.until(
-                    functools.partial(self._is_answered_or_unsettled, asked),
+                    functools.partial(self._is_answered_or_lost, losses),
                     deadline_s,
                     "trainers to say how far their data is",
                 )
                 # After a loss the others know what was used up once it is settled: ask again.
-                if losses == core.state.lost_count and core.state.is_settled:
+                if not self._has_lost_since(losses):
                     return dict(self._positions)
 
     def position(self, trainer: int, position: Any) -> None:
         """Takes a trainer's answer to :meth:`positions`: a position, or the Exception it met."""
         with self._core.changed:
             self._positions[trainer] = position
-            self._core.changed.notify_all()
+            self._unanswered.discard(trainer)
+            if not self._unanswered:
+                self._core.changed.notify_all()
 
-    def _is_answered_or_unsettled(self, asked: set[int]) -> bool:
-        core = self._core
-        return not core.state.is_settled or self._positions.keys() >= asked & core.outboxes.trainers
+    def _is_answered_or_lost(self, losses: int) -> bool:
+        return not self._unanswered or self._has_lost_since(losses)
+
+    def _has_lost_since(self, losses: int) -> bool:
+        """True if a trainer was lost after so many others; its loss may not be settled yet."""
+        state = self._core.state
+        return state.lost_count != losses or not state.is_settled
 
     def _wait_settled(self, deadline_s: float, what: str) -> None:
         self._waits.until(lambda: self._core.state.is_settled, deadline_s, what)
