@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
+from pstrain.consistency import Ssp
 from pstrain.coordinator.dependencies import Dependencies
+from pstrain.coordinator.near_slots import NearSlots
 from pstrain.coordinator.state import CoordinatorState
 
 
@@ -73,6 +75,8 @@ def _check_trainers(state: CoordinatorState) -> None:
         assert run.trainer == state.bound.get(closure, run.trainer)
     for run in state.round.prepared.values():
         assert not state.trainers[run.trainer].is_silenced
+    by_trainer = {(c, i) for i, each in state.trainers.items() for c in each.prepared}
+    assert by_trainer == {(c, run.trainer) for c, run in state.round.prepared.items()}
     for index, trainer in state.trainers.items():
         free = state.free.of(index)
         assert list(state.free).count(index) == free
@@ -81,13 +85,28 @@ def _check_trainers(state: CoordinatorState) -> None:
         assert all(state.running[c].trainer == index for c in trainer.running)
     assert set(state.free) <= set(state.trainers)
     live = {index for index, trainer in state.trainers.items() if not trainer.is_silenced}
+    assert state.unsettled == state.trainers.keys() - live
+    assert state.round.trainers.fresh.keys() == live - state.round.trainers.used.keys()
     assert live == {index for index in state.trainers if index in state.clocks}
     assert state.clocks.slowest == min((state.clocks[index] for index in live), default=0)
     in_use = {index: used for used, index in state.free.by_use()}
     trainers = {index: state.trainers[index] for index in live}
     assert in_use == {i: len(each.running) + len(each.dropping) for i, each in trainers.items()}
     assert len(list(state.free)) == len(state.free)
+    _check_near(state, live)
     assert state.holds >= 0
+
+
+def _check_near(state: CoordinatorState, live: set[int]) -> None:
+    """Checks that `ssp` finds all trainers with a free slot that may start a closure."""
+    if not isinstance(state.consistency, Ssp):
+        return
+    assert isinstance(state.free, NearSlots)
+    near, slowest = Counter(state.free.near), state.clocks.slowest
+    for index in live:
+        running = len(state.trainers[index].running)
+        is_near = state.consistency.may_start(state.clocks[index], running, slowest)
+        assert near[index] == (state.free.of(index) if is_near else 0)
 
 
 def check_dependencies(dependencies: Dependencies) -> None:

@@ -18,6 +18,7 @@ from pstrain.consistency import Ssp, Sync
 from pstrain.coordinator import events as ev
 from pstrain.coordinator import exhausted, rounds
 from pstrain.coordinator.near_slots import NearSlots
+from pstrain.coordinator.run_times import AHEAD_MAX
 from pstrain.coordinator.state import CoordinatorState, Trainer
 
 
@@ -25,10 +26,15 @@ def _as_slots(closure: int) -> int:  # noqa: ARG001
     return 0
 
 
-def assign(state: CoordinatorState, ahead: Callable[[int], int] = _as_slots) -> ev.Events:
+def assign(
+    state: CoordinatorState,
+    ahead: Callable[[int], int] = _as_slots,
+    ahead_max: int = AHEAD_MAX,
+) -> ev.Events:
     """Starts waiting closures in queue order.
 
-    ``ahead``: how many closures a trainer may hold, this one included; 0: only as it has slots.
+    ``ahead``: how many closures a trainer may hold, this one included; 0: only as it has slots;
+    never more than ``ahead_max``.
     """
     if not (state.waiting or state.bound_waiting):
         return ()
@@ -43,14 +49,14 @@ def assign(state: CoordinatorState, ahead: Callable[[int], int] = _as_slots) -> 
             return _starts(state, _near_the_slowest(state, rule))
     started = _starts(state, state.free)
     more = _ahead(state, started, ahead) if len(started) == len(state.free) else ()
-    bound = _bound_ahead(state, started, ahead) if state.bound_waiting else ()
+    bound = _bound_ahead(state, started, ahead, ahead_max) if state.bound_waiting else ()
     return (*started, *more, *bound)
 
 
 def _starts(state: CoordinatorState, trainers: Iterable[int]) -> tuple[ev.ClosureStarted, ...]:
     """Starts the first closures in the queue, one on each of these trainers."""
     if state.bound_waiting or state.exhausted_on:
-        return tuple(_starts_one_by_one(state, list(trainers)))
+        return tuple(_starts_one_by_one(state, list(trainers) if state.waiting else []))
     return tuple(
         ev.ClosureStarted(closure=closure, trainer=trainer, attempt=state.attempts[closure])
         for closure, trainer in zip(state.waiting, trainers, strict=False)
@@ -67,11 +73,13 @@ def _starts_one_by_one(
     other trainers to closures that need them.
     """
     bound = state.bound_waiting
-    free = sorted(state.free, key=bound.__contains__) if bound else trainers
+    free = [*(t for t in trainers if t not in bound), *state.free.among(bound)]
     for_all = Counter(trainers)
-    others = list(islice(state.waiting, len(free) + len(state.exhausted_on)))
-    own = {t: deque(islice(queue, len(free))) for t, queue in bound.items()}
+    others = list(islice(state.waiting, len(trainers) + len(state.exhausted_on)))
+    own: dict[int, deque[int]] = {}
     for trainer in free:
+        if trainer in bound and trainer not in own:
+            own[trainer] = deque(islice(bound[trainer], state.free.of(trainer)))
         mine = own.get(trainer)
         first = exhausted.first_for(state, others, trainer) if for_all[trainer] else None
         candidates = (mine[0] if mine else None, first)
@@ -154,7 +162,10 @@ def _is_warm(trainer: Trainer) -> bool:
 
 
 def _bound_ahead(
-    state: CoordinatorState, started: Sequence[ev.ClosureStarted], ahead: Callable[[int], int]
+    state: CoordinatorState,
+    started: Sequence[ev.ClosureStarted],
+    ahead: Callable[[int], int],
+    ahead_max: int,
 ) -> Iterator[ev.ClosureStarted]:
     """As :func:`_ahead`, for bound closures; stops at those behind a closure for any trainer."""
     if state.exhausted_on:
@@ -164,12 +175,12 @@ def _bound_ahead(
     first = next((state.rank(closure) for closure in others if closure not in begun), None)
     starts = Counter(event.trainer for event in started)
     bound = Counter(event.trainer for event in started if event.closure in state.bound)
-    for trainer, queue in state.bound_waiting.items():
-        known = state.trainers.get(trainer)
-        if known is None or not _is_warm(known):
+    for trainer in state.free.using_below(ahead_max, state.bound_waiting):
+        known = state.trainers[trainer]
+        if not _is_warm(known):
             continue
         load = len(known.running) + starts[trainer]
-        for closure in islice(queue, bound[trainer], None):
+        for closure in islice(state.bound_waiting[trainer], bound[trainer], None):
             most = 0 if state.attempts[closure] else ahead(closure)
             if load >= most or (first is not None and first < state.rank(closure)):
                 break

@@ -90,7 +90,7 @@ class Core:
             self.apply(rounds.decide_round(self.state))
         if self.state.exhausted_on:
             self.apply(exhausted.end_spent(self.state))
-        self.apply(assigning.assign(self.state, self._ahead))
+        self.apply(assigning.assign(self.state, self._ahead, self.run_times.ahead_max))
 
     def seal(self, below: int) -> None:
         """Has the rounds of closures below ``below`` wait for none that are not scheduled yet."""

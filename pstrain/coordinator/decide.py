@@ -27,7 +27,8 @@ from pstrain.coordinator.propagation import (
     failures,
     has_counted,
 )
-from pstrain.coordinator.state import CoordinatorState, Run
+from pstrain.coordinator.round_state import Run
+from pstrain.coordinator.state import CoordinatorState
 
 
 class DecidedClosure(NamedTuple):
@@ -276,8 +277,9 @@ def report_errors(state: CoordinatorState) -> ev.Events:
 
 def _held_by(state: CoordinatorState, trainer: int) -> list[tuple[int, Run]]:
     """Returns the closures that a trainer's loss affects; those of a decided round are not."""
-    begun = (*state.running.items(), *state.round.prepared.items())
-    return [(closure, run) for closure, run in begun if run.trainer == trainer]
+    known, prepared = state.trainers[trainer], state.round.prepared
+    running = [(closure, state.running[closure]) for closure in known.running]
+    return [*running, *((closure, prepared[closure]) for closure in known.prepared)]
 
 
 def _losses(state: CoordinatorState, closure: int) -> int:

@@ -6,8 +6,9 @@ the line of those that use as many slots as it does.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from itertools import chain
+from operator import itemgetter
 
 
 class FreeSlots:
@@ -36,6 +37,24 @@ class FreeSlots:
             yield from (t for t in line if used < self._slots[t])
             yield from before
             before = [t for t in chain(line, before) if used + 1 < self._slots[t]]
+
+    def among(self, trainers: Collection[int]) -> list[int]:
+        """Returns the slots of these trainers only, in the order of use."""
+        if len(trainers) >= self._count:
+            return [trainer for trainer in self if trainer in trainers]
+        slots = [
+            (used, trainer)
+            for trainer in trainers
+            for used in range(self._used.get(trainer, 0), self._slots.get(trainer, 0))
+        ]
+        return [trainer for _, trainer in sorted(slots, key=itemgetter(0))]
+
+    def using_below(self, used: int, among: Collection[int]) -> Iterator[int]:
+        """Yields those of ``among`` that use fewer than ``used`` slots."""
+        lines = [line for number, line in self._lines.items() if number < used]
+        if sum(map(len, lines)) < len(among):
+            return (trainer for trainer in chain(*lines) if trainer in among)
+        return (trainer for trainer in among if self._used.get(trainer, used) < used)
 
     def by_use(self) -> Iterator[tuple[int, int]]:
         """Yields (slots that it uses, trainer) of all trainers, those that use the fewest first."""

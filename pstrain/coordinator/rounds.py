@@ -11,7 +11,7 @@ data to the same trainers.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 from pstrain.consistency import Sync
 from pstrain.coordinator import events as ev
@@ -29,47 +29,69 @@ def next_trainers(state: CoordinatorState, rule: Sync) -> list[int]:
     if this.old_rounds and this.absent:
         return []  # a round that is made again runs on the same trainers: wait for all
     begun = len(this.prepared) + len(state.running)
-    # Before all trainers are looked at: most calls end here, as one follows each end of a run.
-    if begun >= state.trainers_expected or not (room := _room(state, full)):
+    if begun >= state.trainers_expected or not (begun or _room(state, full)):
         return []
-    used = this.used if begun else {}
-    shunned = exhausted.shunned(state)
-    free = [index for index in state.free if index not in shunned]
-    free.sort(key=lambda index: (state.trainers[index].drops, index))
-    fresh = [index for index in free if index not in used]
-    chosen = fresh[: max(0, state.trainers_expected - begun)]
+    chosen = _chosen(state, begun, full)
+    # Most calls end before this look at all closures, as one follows each end of a run.
+    return chosen[: _room(state, full, len(chosen))] if chosen else []
+
+
+def _chosen(state: CoordinatorState, begun: int, full: int) -> list[int]:
+    """Returns the free trainers that may run a closure of the current round, in order."""
+    known, shunned = state.round.trainers, exhausted.shunned(state)
+
+    def free(trainers: Collection[int]) -> list[int]:
+        found = set(state.free.among(trainers)) - shunned
+        return sorted(found, key=lambda each: (state.trainers[each].drops, each))
+
+    if not begun:
+        return free(state.trainers)[: state.trainers_expected]
+    chosen = free(known.fresh)[: state.trainers_expected - begun]
     # Trainers that ran a closure of this round stand in for lost ones, up to a full round only.
     missing = full - begun - len(chosen)
-    chosen += [index for index in free if index in used][: max(0, missing)]
-    return chosen[:room]
+    return chosen + free(known.used)[:missing] if missing > 0 else chosen
 
 
-def _room(state: CoordinatorState, full: int) -> int:
+def _room(state: CoordinatorState, full: int, wanted: int | None = None) -> int:
     """Returns how many of the waiting closures may be part of the current round.
 
     A round that is made again has the same closures as before. Another round begins when enough
     closures are scheduled to fill it, so that it never depends on how fast the program schedules.
+    ``wanted``: more need not be counted.
     """
     this = state.round
-    begun = (*this.prepared, *state.running)
-    if this.old_rounds and (begun or state.waiting):
-        rounds = {this.old_rounds.get(closure) for closure in begun}
-        present = rounds.pop() if rounds else this.old_rounds.get(state.waiting.first)
+    has_begun = bool(this.prepared or state.running)
+    most = state.trainers_expected if wanted is None or not has_begun else wanted
+    if this.old_rounds and (has_begun or state.waiting):
+        present = this.old_rounds.get(_any_begun(state) if has_begun else state.waiting.first)
         if present is not None:
-            return _leading(state, lambda closure: this.old_rounds.get(closure) == present)
-    first = min(begun, default=state.waiting.first if state.waiting else 0)
-    if not begun and len(state.waiting) < full and first >= this.sealed_below:
+            return _leading(state, most, lambda closure: this.old_rounds.get(closure) == present)
+    first = _first(state) if this.ends or not has_begun else 0
+    if not has_begun and len(state.waiting) < full and first >= this.sealed_below:
         return 0
     end = next((end for end in this.ends if end > first), None)
-    room = _leading(
-        state, lambda closure: closure not in this.old_rounds and (end is None or closure < end)
-    )
-    return room if begun or room >= full or first < this.sealed_below else 0
+
+    def is_part(closure: int) -> bool:
+        return closure not in this.old_rounds and (end is None or closure < end)
+
+    room = _leading(state, most, is_part)
+    return room if has_begun or room >= full or first < this.sealed_below else 0
 
 
-def _leading(state: CoordinatorState, belongs: Callable[[int], bool]) -> int:
-    """Returns how many closures at the head of the queue, up to a round's size, belong."""
-    first = itertools.islice(state.waiting, state.trainers_expected)
+def _any_begun(state: CoordinatorState) -> int:
+    """Returns a closure of the round that has begun; all of them are made again, or none."""
+    return next(itertools.chain(state.round.prepared, state.running))
+
+
+def _first(state: CoordinatorState) -> int:
+    """Returns the first closure of the round, or of the next one if none has begun."""
+    begun = itertools.chain(state.round.prepared, state.running)
+    return min(begun, default=state.waiting.first if state.waiting else 0)
+
+
+def _leading(state: CoordinatorState, most: int, belongs: Callable[[int], bool]) -> int:
+    """Returns how many closures at the head of the queue, up to ``most``, belong."""
+    first = itertools.islice(state.waiting, most)
     return sum(1 for _ in itertools.takewhile(belongs, first))
 
 

@@ -31,6 +31,12 @@ class RunTimes:
         self._closures_in_flight = closures_in_flight
         self._work_s = AHEAD_S * closures_in_flight
         self._latest: OrderedDict[str, deque[float]] = OrderedDict()
+        self._ahead: dict[str, int] = {}
+
+    @property
+    def ahead_max(self) -> int:
+        """The most that :meth:`ahead` returns for any function."""
+        return max(self._ahead.values(), default=0)
 
     def note(self, function_id: str, seconds: float) -> None:
         """Records how long a run of a function took."""
@@ -38,12 +44,15 @@ class RunTimes:
         if latest is None:
             latest = self._latest[function_id] = deque(maxlen=_RUNS)
             if len(self._latest) > _REMEMBERED:
-                self._latest.popitem(last=False)
+                self._ahead.pop(self._latest.popitem(last=False)[0])
         latest.append(seconds)
+        self._ahead[function_id] = self._ahead_of(latest)
 
     def ahead(self, function_id: str) -> int:
         """Returns how many of a function's closures a trainer may hold; 0: only as it has slots."""
-        latest = self._latest.get(function_id, ())
+        return self._ahead.get(function_id, 0)
+
+    def _ahead_of(self, latest: deque[float]) -> int:
         if len(latest) < _RUNS:
             return 0
         longest_s = max(latest)

@@ -21,28 +21,17 @@ from pstrain.coordinator.dependencies import Dependencies
 from pstrain.coordinator.free_slots import FreeSlots
 from pstrain.coordinator.near_slots import NearSlots
 from pstrain.coordinator.priority_queue import PriorityQueue
+from pstrain.coordinator.round_state import Round, Run
 
 GIVEN_UP: Final = -1
 """Stands in ``failed`` for all closures that were given up at once."""
 
 
 @dataclass(slots=True)
-class Run:
-    """Where a closure runs. ``has_changes``: whether it made changes; set once it is prepared.
-
-    ``losses``: how many trainers had been lost when the run began.
-    """
-
-    trainer: int
-    attempt: int
-    has_changes: bool = True
-    losses: int = 0
-
-
-@dataclass(slots=True)
 class Trainer:
     """A trainer that has joined. ``is_silenced``: it gets no closures, and is not listened to.
 
+    ``prepared``: its closures that wait for their round to be decided.
     ``dropping``: by closure, the attempt that it still runs although it is late for its round.
     ``drops``: how many of its runs in a row were late. ``ended``: how many closures have left it.
     """
@@ -50,33 +39,10 @@ class Trainer:
     slots: int
     is_silenced: bool = False
     running: dict[int, None] = field(default_factory=dict)
+    prepared: dict[int, None] = field(default_factory=dict)
     dropping: dict[int, int] = field(default_factory=dict)
     drops: int = 0
     ended: int = 0
-
-
-@dataclass(slots=True)
-class Round:
-    """The current round: which trainers ran it, what is prepared, what is being applied.
-
-    ``number`` is never used twice: a round that was undone is made again under another number,
-    because ``old_rounds`` refers to rounds that are still to be made again by their old numbers.
-    ``used``: trainers that have run a closure of the round. ``prepared`` and ``decided`` are in the
-    order of arrival. Rounds of closures below ``sealed_below`` do not wait for later closures;
-    ``ends``: the closures at which rounds end that the program left short; ``tail``: the closures
-    of the last round as long as it is not full. ``absent``: trainers that have not joined yet, or
-    not again since all were disconnected; the next round waits for them.
-    """
-
-    number: int = 0
-    used: dict[int, None] = field(default_factory=dict)
-    prepared: dict[int, Run] = field(default_factory=dict)
-    decided: dict[int, Run] = field(default_factory=dict)
-    sealed_below: int = 0
-    ends: list[int] = field(default_factory=list)
-    tail: list[int] = field(default_factory=list)
-    absent: set[int] = field(default_factory=set)
-    old_rounds: dict[int, int] = field(default_factory=dict)  # by closure, its round's old number
 
 
 @dataclass(slots=True)
@@ -92,7 +58,8 @@ class CoordinatorState:
     ``dependencies``: closures that wait for others to end, in no queue; ``bound_blocked``: how many
     of these are bound to each trainer. ``cancelling``: running closures whose trainers were asked
     not to commit them. ``reported``: closures that run again after a restore although the program
-    has their values: they end as before, whatever becomes of others.
+    has their values: they end as before, whatever becomes of others. ``unsettled``: trainers that
+    are silenced.
     """
 
     consistency: Consistency = ASYNC
@@ -106,6 +73,7 @@ class CoordinatorState:
     dependencies: Dependencies = field(default_factory=Dependencies)
     bound_blocked: Counter[int] = field(default_factory=Counter)
     trainers: dict[int, Trainer] = field(default_factory=dict)
+    unsettled: set[int] = field(default_factory=set)
     clocks: Clocks = field(default_factory=Clocks)
     free: FreeSlots = field(default_factory=FreeSlots)
     failed: list[int] = field(default_factory=list)
@@ -157,7 +125,7 @@ class CoordinatorState:
     @property
     def is_settled(self) -> bool:
         """True if no closure is under way and what lost trainers left behind is settled."""
-        return self.is_quiet and not any(t.is_silenced for t in self.trainers.values())
+        return self.is_quiet and not self.unsettled
 
     @property
     def has_partly_committed(self) -> bool:
@@ -166,7 +134,8 @@ class CoordinatorState:
 
     def has_prepared(self, trainer: int) -> bool:
         """True if a closure that ``trainer`` ran waits for its round to be decided."""
-        return any(run.trainer == trainer for run in self.round.prepared.values())
+        known = self.trainers.get(trainer)
+        return known is not None and bool(known.prepared)
 
     def has_ready(self, closures: int) -> bool:
         """True if the queue is empty, and a trainer with a free slot runs below ``closures``."""
@@ -206,11 +175,14 @@ class CoordinatorState:
                 self.trainers[event.trainer] = Trainer(event.slots)
                 self.clocks[event.trainer] = self.clocks.slowest
                 self.free.add(event.trainer, event.slots)
+                self.round.trainers.join(event.trainer)
+                self.unsettled.discard(event.trainer)
                 self.round.absent.discard(event.trainer)
             case ev.TrainerSilenced():
                 self._silence(event.trainer)
             case ev.TrainerLost():
                 self.trainers.pop(event.trainer, None)
+                self.unsettled.discard(event.trainer)
                 self.lost_count += 1
                 self.exhausted_on.clear()
             case ev.ClosureReopened():
@@ -311,6 +283,7 @@ class CoordinatorState:
                 run = self._leave_trainer(event.closure)
                 run.has_changes = event.has_changes
                 this.prepared[event.closure] = run
+                self.trainers[run.trainer].prepared[event.closure] = None
             case ev.ClosureDropped():
                 self._drop(event.closure)
             case ev.DropEnded():
@@ -327,10 +300,11 @@ class CoordinatorState:
                 for run in this.decided.values():
                     if run.trainer in self.trainers:
                         self.trainers[run.trainer].drops = 0
+                        self.trainers[run.trainer].prepared.clear()
             case ev.RoundApplied():
                 self.rounds_count += 1
                 this.number += 1
-                this.used.clear()
+                this.trainers.begin()
                 if this.ends:
                     first = min(self.attempts, default=this.ends[-1])
                     this.ends = [end for end in this.ends if end > first]
@@ -345,7 +319,7 @@ class CoordinatorState:
                     this.old_rounds[closure] = this.number
                 this.number += 1
                 this.decided.clear()
-                this.used.clear()
+                this.trainers.begin()
 
     def _count_to_round(self, closure: int) -> None:
         tail = self.round.tail
@@ -369,9 +343,12 @@ class CoordinatorState:
         known.is_silenced = True
         self.clocks.discard(trainer)
         self.free.discard(trainer)
-        for closure in [c for c, run in self.round.prepared.items() if run.trainer == trainer]:
+        self.round.trainers.leave(trainer)
+        self.unsettled.add(trainer)
+        for closure in known.prepared:
             self.running[closure] = self.round.prepared.pop(closure)
             known.running[closure] = None
+        known.prepared.clear()
 
     def _tick(self, closure: int) -> None:
         run = self.running.get(closure) or self.round.decided.get(closure)
@@ -380,19 +357,20 @@ class CoordinatorState:
 
     def _start(self, event: ev.ClosureStarted) -> None:
         if not self.running and not self.round.prepared:
-            self.round.used.clear()
+            self.round.trainers.begin()
         self._dequeue(event.closure)
         self.running[event.closure] = Run(event.trainer, event.attempt, losses=self.lost_count)
         self.attempts[event.closure] = event.attempt + 1
         self.free.take(event.trainer)
         self.trainers[event.trainer].running[event.closure] = None
-        self.round.used[event.trainer] = None
+        self.round.trainers.use(event.trainer)
 
     def _end(self, closure: int) -> None:
         if closure in self.running:
             self._leave_trainer(closure)
         elif closure in self.round.prepared:
-            del self.round.prepared[closure]
+            run = self.round.prepared.pop(closure)
+            del self.trainers[run.trainer].prepared[closure]
         elif closure in self.round.decided:
             del self.round.decided[closure]
         elif closure in self.dependencies.missing:

@@ -79,6 +79,18 @@ class FreeSlotsMachine(RuleBasedStateMachine):
             assert self.free.has_below(below) == any(used < below for used in now)
 
     @invariant()
+    def slots_of_some_trainers_are_those_among_all(self) -> None:
+        for trainers in (set(range(0, self.joined, 2)), set(range(self.joined)), {0, self.joined}):
+            among = self.free.among(trainers)
+            assert sorted(among) == sorted(trainer for trainer in self.free if trainer in trainers)
+            used = {trainer: used for trainer, (_, used) in self.trainers.items()}
+            order = [used[trainer] + among[:at].count(trainer) for at, trainer in enumerate(among)]
+            assert order == sorted(order)
+            for below in range(SLOTS_MAX + 2):
+                found = sorted(self.free.using_below(below, trainers))
+                assert found == sorted(t for t in trainers if used.get(t, below) < below)
+
+    @invariant()
     def each_trainer_comes_once_by_use_whether_it_has_free_slots_or_not(self) -> None:
         by_use = list(self.free.by_use())
         assert sorted(by_use) == sorted((used, t) for t, (_, used) in self.trainers.items())

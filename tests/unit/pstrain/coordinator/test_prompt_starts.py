@@ -73,7 +73,7 @@ def next_in_round(state: CoordinatorState, rule: Sync) -> list[int]:
     if this.decided or is_short or (this.old_rounds and this.absent):
         return []
     begun = [*this.prepared, *state.running]
-    shunned, used = exhausted.shunned(state), this.used if begun else {}
+    shunned, used = exhausted.shunned(state), this.trainers.used if begun else {}
     free = sorted({index for _, index in slots_of(state)} - shunned)
     free.sort(key=lambda index: state.trainers[index].drops)
     chosen = [index for index in free if index not in used]

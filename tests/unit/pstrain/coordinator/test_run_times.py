@@ -29,7 +29,7 @@ def test_remembered_functions_are_bounded() -> None:
     run_times = RunTimes()
     for number in range(5000):
         run_times.note(str(number), 0.0)
-    assert len(run_times._latest) <= 1024
+    assert len(run_times._latest) == len(run_times._ahead) <= 1024
     for _ in range(8):
         run_times.note("new", 0.0)
     assert run_times.ahead("new") == AHEAD_MAX
@@ -48,3 +48,12 @@ def test_ahead_count_grows_with_slots_of_trainer() -> None:
 
 def test_ahead_count_is_capped_at_ahead_max() -> None:
     assert _run_times(*[AHEAD_S / (AHEAD_MAX - 0.5)] * 8).ahead("f") == AHEAD_MAX
+
+
+def test_largest_ahead_count_is_that_of_any_function() -> None:
+    run_times = RunTimes()
+    assert run_times.ahead_max == 0
+    for function_id, seconds in (("f", AHEAD_S / 10), ("g", AHEAD_S / 20), ("h", 2 * AHEAD_S)):
+        for _ in range(8):
+            run_times.note(function_id, seconds)
+    assert run_times.ahead_max == run_times.ahead("g") == 21

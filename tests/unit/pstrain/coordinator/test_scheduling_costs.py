@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from pstrain.consistency import ASYNC, Consistency, ssp, sync
 from pstrain.coordinator.core import Core
+from pstrain.coordinator.lost_trainers import Settlement
 from pstrain.coordinator.orders import Outbox, RoundPart, RunResult, StartRun
 from pstrain.coordinator.scheduler import Scheduler
 from tests.unit.counted_calls import calls_of
@@ -20,17 +23,18 @@ WAITING = 4_000
 class Cluster:
     """A scheduler with ``trainers`` made-up trainers, for which closures wait."""
 
-    def __init__(self, trainers: int, rule: Consistency) -> None:
+    def __init__(self, trainers: int, rule: Consistency, *, bound: bool = False) -> None:
         slots = 1 if rule.name == "sync" else SLOTS
-        self.core = Core(attempts_max=3, consistency=rule, trainer_indices=range(trainers))
+        self.core = Core(attempts_max=100, consistency=rule, trainer_indices=range(trainers))
         self.scheduler = Scheduler(
             self.core, ids=itertools.count(), capacity=1 << 20, trainer_timeout_s=60.0
         )
         self.outboxes = [Outbox() for _ in range(trainers)]
         for trainer, outbox in enumerate(self.outboxes):
             self.scheduler.trainers.joined(trainer, slots, outbox)
-        for _ in range(WAITING):
-            self.scheduler.submit("step", b"", ((), {}))
+        for number in range(WAITING):
+            trainer = number % trainers if bound else None
+            self.scheduler.submit("step", b"", ((), {}), trainer)
 
     def end_one(self, trainer: int) -> None:
         """Reports the end of the trainer's first run, if it has any, and applies full rounds."""
@@ -52,10 +56,23 @@ class Cluster:
         return []
 
 
-def calls_for_results(trainers: int, rule: Consistency) -> float:
-    """Counts the calls for a result, after the trainers have come apart as far as they may."""
-    cluster, rng = Cluster(trainers, rule), random.Random(0)
-    order = [rng.randrange(trainers) for _ in range(8 * trainers)]
+class Unwalked(dict[int, Any]):
+    """A dict that may be asked for single keys only, as long as it has any."""
+
+    def _walk(self) -> Iterator[Any]:
+        assert not self, "a trainer's loss must not take a walk through what others run"
+        return iter(())
+
+    __iter__ = keys = values = items = _walk  # type: ignore[assignment]
+
+
+def calls_for_results(trainers: int, rule: Consistency, *, bound: bool, silent: int) -> float:
+    """Counts the calls for a result, after the trainers have come apart as far as they may.
+
+    ``silent``: so many trainers do not end what they run.
+    """
+    cluster, rng = Cluster(trainers, rule, bound=bound), random.Random(0)
+    order = [rng.randrange(trainers - silent) for _ in range(8 * trainers)]
     for trainer in order[: 4 * trainers]:
         cluster.end_one(trainer)
     finished = cluster.core.state.finished_count
@@ -63,6 +80,36 @@ def calls_for_results(trainers: int, rule: Consistency) -> float:
     return calls / (cluster.core.state.finished_count - finished)
 
 
-@pytest.mark.parametrize("rule", [ASYNC, ssp(1), ssp(20), sync()], ids=str)
-def test_result_costs_the_same_however_many_trainers_there_are(rule: Consistency) -> None:
-    assert calls_for_results(200, rule) < 1.3 * calls_for_results(20, rule)
+@pytest.mark.parametrize(
+    ("rule", "bound", "silent"),
+    [
+        (ASYNC, False, 0),
+        (ASYNC, True, 0),
+        (ssp(1), False, 0),
+        (ssp(20), False, 0),
+        (sync(), False, 0),
+        (sync(backup_workers=2), False, 2),
+    ],
+)
+def test_result_costs_the_same_however_many_trainers_there_are(
+    rule: Consistency, bound: bool, silent: int
+) -> None:
+    few, many = (calls_for_results(n, rule, bound=bound, silent=silent) for n in (20, 200))
+    assert many < 1.3 * few
+
+
+@pytest.mark.parametrize("rule", [ASYNC, ssp(1), sync()], ids=str)
+def test_loss_of_a_trainer_costs_the_same_however_many_others_there_are(rule: Consistency) -> None:
+    cluster = Cluster(20, rule)
+    for trainer in range(10):
+        cluster.end_one(trainer)
+    state = cluster.core.state
+    state.running, state.round.prepared = Unwalked(state.running), Unwalked(state.round.prepared)
+    state.trainers = Unwalked(state.trainers)
+    for trainer in range(20):
+        cluster.scheduler.trainers.silence(trainer)
+        assert not state.is_settled
+        cluster.scheduler.trainers.lost(trainer, Settlement({}, {}, {}))
+    assert state.lost_count == 20
+    assert state.is_settled
+    assert len(state.attempts) == WAITING - (0 if cluster.core.in_rounds else 10)
