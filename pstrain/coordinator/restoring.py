@@ -11,6 +11,7 @@ fails ends the scheduling with an error that says why.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import threading
@@ -211,6 +212,10 @@ class Restorer:
     # -- the thread
 
     def _run(self) -> None:
+        with contextlib.closing(self._lost_servers):
+            self._watch()
+
+    def _watch(self) -> None:
         while not self._stopping.is_set():
             self._noticed.wait(_LOOK_EVERY_S)
             noticed = self._noticed.is_set()

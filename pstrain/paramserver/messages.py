@@ -24,6 +24,9 @@ from pstrain import buffers
 from pstrain.errors import DataLossError
 
 EXCHANGE = "parameters"
+IDENTITY = "identity"
+"""The exchange in which a server says, for each message, which process it is, and of which session.
+"""
 
 LARGE_BYTES: Final = 1 << 20
 """Arrays of at least this size may travel separately."""

@@ -13,6 +13,7 @@ import os
 import secrets
 import threading
 from collections import Counter, deque
+from contextlib import nullcontext
 from typing import Any
 
 from dataservice.errors import DataServiceError
@@ -77,7 +78,10 @@ class ParameterServer:
             port,
             token=self._token,
             tls=tls,
-            exchanges=self._exchanges,
+            exchanges={
+                **self._exchanges,
+                messages.IDENTITY: Requests(self._tell_identity, nullcontext()),
+            },
             actions={
                 "reset": self._reset,
                 "advance": self._advance,
@@ -147,6 +151,12 @@ class ParameterServer:
         else:
             with self._helpers.working():
                 self._reply(message, channel)
+        return True
+
+    def _tell_identity(self, channel: ConnectionChannel) -> bool:
+        if channel.recv() is None:
+            return False
+        channel.send(json.dumps(self._sessions.identity()).encode())
         return True
 
     def _reply(self, message: pieces.Arrived, channel: ConnectionChannel) -> None:
@@ -258,13 +268,16 @@ class Sessions:
         with self._lock:
             return session == self._session
 
+    def identity(self) -> dict[str, str | None]:
+        """Returns, in JSON form, which process this is and which session it serves."""
+        return {"incarnation": self._incarnation, "session": self._session}
+
     def status(self) -> dict[str, Any]:
         """Returns a summary, in JSON form, of what the server holds."""
         with self._lock:
-            session, store = self._session, self._store
+            identity, store = self.identity(), self._store
         return {
-            "incarnation": self._incarnation,
-            "session": session,
+            **identity,
             "shards": len(store.shards()),
             "size_bytes": store.size_bytes(),
             "snapshots": store.snapshots,

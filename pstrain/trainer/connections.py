@@ -119,6 +119,10 @@ class Connections:
         except DeadlineExceededError as error:
             raise DeadlineExceededError(f"parameter server {server}: {error}") from error
 
+    def open_stream(self, server: int, exchange: str, timeout_s: float) -> ConnectionExchange:
+        """Opens a stream to one server that is the caller's own."""
+        return self._clients[server].exchange({"exchange": exchange}, timeout_s=timeout_s)
+
     def close(self) -> None:
         """Closes the free streams; a stream in use is closed when its call ends. Idempotent."""
         with self._lock:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from dataservice.runtime.auth import TlsConfig, resolve_token
+from dataservice.runtime.exchanges.connection_exchange import ConnectionExchange
 from pstrain.config import ParameterConfig
 from pstrain.errors import DeadlineExceededError, ServerLostError, UnavailableError
 from pstrain.paramserver import messages
@@ -105,6 +106,13 @@ class ServerSession:
         """Returns a server's status: session, incarnation, shards, requests, ..."""
         status: dict[str, Any] = json.loads(self._action(ps, "status", {}, timeout_s))
         return status
+
+    def open_identity_stream(self, ps: int, timeout_s: float) -> ConnectionExchange:
+        """Opens a stream over which a server says, for each message, who it is.
+
+        Requests of this session do not use it.
+        """
+        return self._connections.open_stream(ps, messages.IDENTITY, timeout_s)
 
     def sessions(self, *, timeout_s: float) -> list[str | None]:
         """Returns the session of each server; None for one that has none or does not answer."""

@@ -50,7 +50,7 @@ class ServerNode(Process):
     @property
     def session(self) -> Any:
         """The server's current session; None if it holds nothing."""
-        return self._sessions.status()["session"]
+        return self._sessions.identity()["session"]
 
     def restart(self) -> None:
         """Starts another process, which holds nothing."""
@@ -98,6 +98,8 @@ class ServerNode(Process):
                 self._sessions.store(request["session"]).advance(request["low_water"])
             case "status":
                 return self._sessions.status()
+            case "identity":
+                return self._sessions.identity()
         return {}
 
     def restore_ledger(self) -> None:

@@ -114,6 +114,9 @@ class Connections:
             raise ServerLostError(f"parameter server {server}: {reply}")
         return json.dumps(messages.decode_reply(reply.header)).encode()
 
+    def open_stream(self, server: int, exchange: str, _timeout_s: float) -> ActionStream:
+        return ActionStream(self, server, exchange)
+
     def close(self) -> None:
         self._closed = True
 
@@ -130,6 +133,35 @@ class Connections:
                 raise DeadlineExceededError(f"parameter server {ps} did not answer in time")
             wait(left_s)
         return call.reply
+
+
+class ActionStream:
+    """An open stream to one process of a parameter server, for an action without arguments."""
+
+    def __init__(self, connections: Connections, server: int, name: str) -> None:
+        self._connections, self._server, self._name = connections, server, name
+        self._life = self._present_life()
+
+    def send(self, _message: bytes, *, timeout_s: float) -> None:  # noqa: ARG002
+        if self._present_life() != self._life:
+            raise UnavailableError("connection reset")
+        request = Request(messages.encode_header({"action": self._name}))
+        self._call = self._connections._call(running(), self._server, request, again=True)
+
+    def recv(self, timeout_s: float) -> Message:
+        deadline_s = STAGE.world.now_s + timeout_s
+        reply = self._connections._reply(self._call, self._server, deadline_s)
+        if isinstance(reply, DataServiceError):
+            raise reply
+        return Message(json.dumps(messages.decode_reply(reply.header)).encode(), None)
+
+    def close(self) -> None: ...
+
+    def _present_life(self) -> int:
+        node = STAGE.world.servers[self._server]
+        if not node.alive:
+            raise UnavailableError("refused")
+        return int(node.life)
 
 
 class RpcClient:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -66,11 +67,16 @@ class Cluster:
             raise ServerLostError("gone again")
         self.done.append(path)
 
-    def status(self, ps: int, *, timeout_s: float) -> dict[str, Any]:  # noqa: ARG002
+    def open_identity_stream(self, ps: int, _timeout_s: float) -> Any:
         status = self._statuses[ps]
         if isinstance(status, Exception):
             raise status
-        return {"session": status, "incarnation": "i"}
+        said = json.dumps({"session": status, "incarnation": "i"}).encode()
+        return SimpleNamespace(
+            send=lambda _header, timeout_s: None,  # noqa: ARG005
+            recv=lambda _timeout_s: SimpleNamespace(header=said),
+            close=lambda: None,
+        )
 
 
 def test_restore_uses_checkpoint_committed_meanwhile_with_its_marks() -> None:
