@@ -63,11 +63,20 @@ class ElementBuffer(Generic[Item]):
             self._not_empty.notify(new)
         return True
 
-    def get(self, timeout_s: float) -> Item | None:
-        """Returns the next item; None after the time-out, after a `wake`, or once closed."""
+    @property
+    def wakes(self) -> int:
+        """The number of `wake` calls so far."""
+        return self._wakes
+
+    def get(self, timeout_s: float, wakes: int | None = None) -> Item | None:
+        """Returns the next item; None after the time-out, after a `wake`, or once closed.
+
+        A caller that waits for other news too gives the `wakes` there were before it looked for
+        them, so that no `wake` since then is missed.
+        """
         deadline_s = time.monotonic() + timeout_s
         with self._lock:
-            wakes = self._wakes
+            wakes = self._wakes if wakes is None else wakes
             while not self._items:
                 remaining_s = deadline_s - time.monotonic()
                 if self._closed or self._wakes != wakes or remaining_s <= 0:

@@ -31,12 +31,19 @@ class Pacing:
         self._idle_max_s, self._again_s = IDLE_MAX_S, AGAIN_S
         self._was_idle = False
 
-    def due_s(self, *, urgent: bool, idle: bool, has_unreported: bool) -> float:
-        """Returns the time of the next call; `urgent`: the dispatcher must hear at once."""
+    def due_s(
+        self, *, urgent: bool, idle: bool, has_unreported: bool, patient: bool = False
+    ) -> float:
+        """Returns the time of the next call; `urgent`: the dispatcher must hear at once.
+
+        `patient`: a stream, and not the dispatcher, will end the idleness. What else the dispatcher
+        has to tell, such as another worker, or that it misses one, comes with the next heartbeat,
+        as for a reader in the middle of a window.
+        """
         if urgent or (idle and not self._was_idle):
             return self._last_s
         waits = [self._heartbeat_s]
-        if idle:
+        if idle and not patient:
             waits.append(self._idle_s)
         if has_unreported:
             waits.append(GROUP_S)
@@ -48,6 +55,11 @@ class Pacing:
         self._idle_first_s = max(IDLE_FIRST_S, _IDLE_FIRST_PART * least_s)
         self._idle_max_s = max(IDLE_MAX_S, _IDLE_MAX_PART * least_s)
         self._again_s = max(AGAIN_S, _IDLE_MAX_PART * least_s)
+
+    @property
+    def report_s(self) -> float:
+        """The time at which a report of consumed rows is due."""
+        return self._last_s + GROUP_S
 
     def record_call(self, now_s: float, *, idle: bool) -> None:
         """Records that a call was made, and whether the reader was idle then."""

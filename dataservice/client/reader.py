@@ -19,7 +19,7 @@ from dataservice.client import quarantine, wait_limits
 from dataservice.client.buffer import ElementBuffer
 from dataservice.client.cutting import TakenElement, cut, new_rows
 from dataservice.client.joined_iteration import RELEASE_TIMEOUT_S, JoinedIteration
-from dataservice.client.pacing import GROUP_S, Pacing
+from dataservice.client.pacing import Pacing
 from dataservice.client.read_spec import ReadSpec
 from dataservice.client.sequence import Sequencer
 from dataservice.client.session import Call, ReadSession
@@ -69,6 +69,7 @@ class ServiceReader:
         self._wakeup = threading.Condition(self._lock)
         self._closed = False
         self._failure: DataServiceError | None = None
+        self._sleeps_until_s = 0.0
         self._targets = Targets(spec.options, spec.policy, host_identity())
         self.iteration = JoinedIteration(spec, interrupts)
         try:
@@ -149,6 +150,7 @@ class ServiceReader:
             return None
         with self._lock:
             self._session.record_taken()
+            self._wake_if_idle()  # it may have been all that another thread could wait for
         if taken.stream is not None:
             taken.stream.record_taken(taken.spans)
         self.statistics.record_element(taken.batch.num_rows, taken.size_bytes)
@@ -159,6 +161,7 @@ class ServiceReader:
         with self._lock:
             self._session.consume(spans)
             self._wake_if_idle()
+            self._wake_to_report()
 
     def marks_if_consumed(self, spans: Sequence[RowSpan]) -> tuple[RowMark, ...]:
         """Returns the marks to report to the dispatcher if these rows are consumed too."""
@@ -189,6 +192,7 @@ class ServiceReader:
             self._wake_if_idle()
         try:
             while True:
+                wakes = self._buffer.wakes  # before the checks, or news that follow would be missed
                 interrupts.let_through()
                 self._check()
                 with self._lock:
@@ -196,7 +200,7 @@ class ServiceReader:
                 if has_ended:
                     self._check()
                     return None
-                taken = self._buffer.get(interrupts.poll_s(_TAKE_POLL_S))
+                taken = self._buffer.get(interrupts.poll_s(_TAKE_POLL_S), wakes)
                 if taken is not None:
                     return taken
         finally:
@@ -323,9 +327,7 @@ class ServiceReader:
     def _synchronise(self, stop: threading.Event) -> None:
         while not stop.is_set():
             with self._lock:
-                time_to_call = self._session.time_to_call
-                while not stop.is_set() and (left_s := time_to_call(time.monotonic())) > 0:
-                    self._wakeup.wait(min(left_s, GROUP_S))
+                self._sleep_until_due(stop)
                 call = self._session.prepare_call(self.statistics)
             if stop.is_set():
                 return
@@ -348,6 +350,15 @@ class ServiceReader:
                 return
             if has_ended:
                 self._buffer.wake()
+
+    def _sleep_until_due(self, stop: threading.Event) -> None:
+        while not stop.is_set():
+            now_s = time.monotonic()
+            left_s = self._session.time_to_call(now_s)
+            if left_s <= 0:
+                return
+            self._sleeps_until_s = now_s + left_s
+            self._wakeup.wait(left_s)
 
     def _apply_reply(self, call: Call, reply: pb.SyncReply, now_s: float) -> bool:
         """Applies a reply and returns whether the end has come.
@@ -380,6 +391,12 @@ class ServiceReader:
     def _wake_if_idle(self) -> None:
         # Only if idle: a switch to that thread for every element would cost more than the element.
         if self._session.is_idle():
+            self._wakeup.notify_all()
+
+    def _wake_to_report(self) -> None:
+        # Once for all that is consumed until then.
+        if self._session.must_report_before(self._sleeps_until_s):
+            self._sleeps_until_s = 0.0
             self._wakeup.notify_all()
 
     # The end

@@ -75,6 +75,8 @@ class ReadSession:
         self._waits_for_turn = False
         self._takers = 0
         self._urgent = False
+        self._is_leased = False  # by the last reply, unless something came while it was on its way
+        self._has_arrived = False  # since the last call
         self._ended = False
         self._finished = False
 
@@ -89,7 +91,7 @@ class ReadSession:
         accepted = self._receive(stream.worker_id, header)
         self._ended = False
         self.streams.record_frame(stream, more_follows=header.more_follows)
-        self._pacing.record_arrival()
+        self._record_arrival()
         if accepted.slices and header.rows:
             if not self._spec.options.ordered:
                 self._outstanding += elements_in(accepted.rows, header.element_rows)
@@ -162,6 +164,11 @@ class ReadSession:
         self.streams.record_end(stream)
         if self._tasks is not None:
             self._tasks.record_end(stream.worker_id)
+        self._record_arrival()
+
+    def _record_arrival(self) -> None:
+        # What is leased may have come: a reply that says otherwise was made before.
+        self._is_leased, self._has_arrived = False, True
         self._pacing.record_arrival()
 
     def record_broken(self, stream: WorkerStream, error: DataServiceError, now_s: float) -> bool:
@@ -206,8 +213,17 @@ class ReadSession:
             urgent=self._urgent or bool(self._tracker.releases()),
             idle=self.is_idle(),
             has_unreported=self._tracker.has_unreported(),
+            patient=self._is_patient(),
         )
         return due_s - now_s
+
+    def _is_patient(self) -> bool:
+        """True if rows of a leased window come next, and no reply is needed for opening streams."""
+        return self._is_leased and self._fan_in.is_settled and not self.streams.await_reopening()
+
+    def must_report_before(self, time_s: float) -> bool:
+        """True if consumed rows are to be reported to the dispatcher before this time."""
+        return self._pacing.report_s < time_s and self._tracker.has_unreported()
 
     def prepare_call(self, statistics: ReadStatistics) -> Call:
         """Returns a call with everything that was not reported to the dispatcher yet."""
@@ -216,7 +232,7 @@ class ReadSession:
             self._tracker.release_received()
         marks, releases = self._tracker.marks(), self._tracker.releases()
         broken = self.streams.unreported()
-        self._urgent = False
+        self._urgent = self._has_arrived = False
         request = pb.SyncRequest(
             reader_id=self.reader_id,
             iteration_id=self.iteration_id,
@@ -243,6 +259,7 @@ class ReadSession:
             self._tracker.fence(mark.window, mark.generation, mark.row)
         self.workers.apply(reply)
         self._fan_in.readers = reply.readers
+        self._is_leased = reply.is_leased and not self._has_arrived
         if was_idle and reply.ended and self.is_idle() and self._has_all():
             self._ended = True
         if reply.iteration_finished and not self._outstanding and self._nothing_can_come():

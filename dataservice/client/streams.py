@@ -120,6 +120,10 @@ class StreamTable(Generic[Stream]):
     def _troubled_slots(self) -> list[Slot[Stream]]:
         return [self._slots[worker_id] for worker_id in self._troubled]
 
+    def await_reopening(self) -> bool:
+        """True if a stream broke and has yet to be opened again."""
+        return any(slot.broken_s is not None for slot in self._troubled_slots())
+
     def count_failing(self) -> int:
         """Returns the number of workers whose streams broke and have brought no rows since."""
         slots = self._troubled_slots()

@@ -228,6 +228,7 @@ class DispatcherEndpoint:
             missing_workers=answer.missing,
             awaited_readers=answer.awaited,
             quarantined=[pb.Quarantined(**entry._asdict()) for entry in answer.quarantined],
+            is_leased=answer.is_leased,
         )
         return self._with_workers(reply, workers)
 

@@ -253,7 +253,8 @@ def answer_sync(state: DispatcherState, request: Sync) -> SyncAnswer:
     missing = shares.missing(state, iteration)
     ended = iteration.is_over_for(request.reader_id) and not missing
     awaited = () if iteration.resumption is None else iteration.resumption.missing()
-    return SyncAnswer(fences, ended, iteration.finished, missing, awaited, quarantined)
+    leased = table is not None and table.is_leased_for(request.reader_id)
+    return SyncAnswer(fences, ended, iteration.finished, missing, awaited, quarantined, leased)
 
 
 def _fences(table: WindowTable, reader_id: ReaderId) -> Iterator[RowMark]:
@@ -287,8 +288,12 @@ def _is_new(table: WindowTable, reader_id: ReaderId, mark: RowMark) -> bool:
 
 
 def is_idle(request: Sync, answer: SyncAnswer) -> bool:
-    """True if a sync reported nothing and its answer tells nothing, so it need not be durable."""
-    return not (request.consumed or request.released or request.broken_worker_ids or any(answer))
+    """True if a sync reported nothing and its answer tells nothing, so it need not be durable.
+
+    That a window is leased only says when to call again.
+    """
+    told = any(answer._replace(is_leased=False))
+    return not (request.consumed or request.released or request.broken_worker_ids or told)
 
 
 def _check_marks(table: WindowTable, marks: Iterable[RowMark]) -> None:

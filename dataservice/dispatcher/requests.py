@@ -195,7 +195,8 @@ class SyncAnswer(NamedTuple):
     `ended`: this reader receives nothing more unless another reader gives windows back; in an
     iteration without windows that holds once all of its streams have ended. `missing` describes
     the absent workers whose shards are due, `awaited` the readers whose saved positions have yet to
-    be loaded, `quarantined` the windows that were given up.
+    be loaded, `quarantined` the windows that were given up. `is_leased`: a window is leased for
+    this reader, so rows, or the break of a stream, come before anything else.
     """
 
     fences: tuple[RowMark, ...]
@@ -204,6 +205,7 @@ class SyncAnswer(NamedTuple):
     missing: tuple[str, ...] = ()
     awaited: tuple[str, ...] = ()
     quarantined: tuple[Quarantined, ...] = ()
+    is_leased: bool = False
 
 
 @dataclass(frozen=True, slots=True)

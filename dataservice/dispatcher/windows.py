@@ -70,6 +70,13 @@ class WindowTable:
         claimable = not self.is_exhausted or self.cursor < self.planned or bool(self.orphans)
         return not claimable and (mine is None or len(mine.owned) == len(mine.received))
 
+    def is_leased_for(self, reader: ReaderId) -> bool:
+        """True if a window is leased for this reader, whose stream tells it what comes next."""
+        mine = self.readers.get(reader)
+        if mine is None:
+            return False
+        return len(mine.owned) > len(mine.pending) + len(mine.fencing) + len(mine.received)
+
     def claimable(self, reader: ReaderId) -> int:
         """Returns how many planned windows the reader could be given at present."""
         mine = self.readers.get(reader)

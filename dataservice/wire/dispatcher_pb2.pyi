@@ -401,7 +401,7 @@ class Quarantined(_message.Message):
     def __init__(self, window: _Optional[int] = ..., what: _Optional[str] = ..., path: _Optional[str] = ..., rows: _Optional[int] = ...) -> None: ...
 
 class SyncReply(_message.Message):
-    __slots__ = ("workers", "fences", "ended", "iteration_finished", "missing_workers", "awaited_readers", "quarantined", "members_version", "members_differ", "lost_worker_ids", "heartbeat_interval_ms", "worker_list", "readers")
+    __slots__ = ("workers", "fences", "ended", "iteration_finished", "missing_workers", "awaited_readers", "quarantined", "members_version", "members_differ", "lost_worker_ids", "heartbeat_interval_ms", "worker_list", "readers", "is_leased")
     WORKERS_FIELD_NUMBER: _ClassVar[int]
     FENCES_FIELD_NUMBER: _ClassVar[int]
     ENDED_FIELD_NUMBER: _ClassVar[int]
@@ -415,6 +415,7 @@ class SyncReply(_message.Message):
     HEARTBEAT_INTERVAL_MS_FIELD_NUMBER: _ClassVar[int]
     WORKER_LIST_FIELD_NUMBER: _ClassVar[int]
     READERS_FIELD_NUMBER: _ClassVar[int]
+    IS_LEASED_FIELD_NUMBER: _ClassVar[int]
     workers: _containers.RepeatedCompositeFieldContainer[WorkerInfo]
     fences: _containers.RepeatedCompositeFieldContainer[Mark]
     ended: bool
@@ -428,7 +429,8 @@ class SyncReply(_message.Message):
     heartbeat_interval_ms: int
     worker_list: bytes
     readers: int
-    def __init__(self, workers: _Optional[_Iterable[_Union[WorkerInfo, _Mapping]]] = ..., fences: _Optional[_Iterable[_Union[Mark, _Mapping]]] = ..., ended: bool = ..., iteration_finished: bool = ..., missing_workers: _Optional[_Iterable[str]] = ..., awaited_readers: _Optional[_Iterable[str]] = ..., quarantined: _Optional[_Iterable[_Union[Quarantined, _Mapping]]] = ..., members_version: _Optional[int] = ..., members_differ: bool = ..., lost_worker_ids: _Optional[_Iterable[str]] = ..., heartbeat_interval_ms: _Optional[int] = ..., worker_list: _Optional[bytes] = ..., readers: _Optional[int] = ...) -> None: ...
+    is_leased: bool
+    def __init__(self, workers: _Optional[_Iterable[_Union[WorkerInfo, _Mapping]]] = ..., fences: _Optional[_Iterable[_Union[Mark, _Mapping]]] = ..., ended: bool = ..., iteration_finished: bool = ..., missing_workers: _Optional[_Iterable[str]] = ..., awaited_readers: _Optional[_Iterable[str]] = ..., quarantined: _Optional[_Iterable[_Union[Quarantined, _Mapping]]] = ..., members_version: _Optional[int] = ..., members_differ: bool = ..., lost_worker_ids: _Optional[_Iterable[str]] = ..., heartbeat_interval_ms: _Optional[int] = ..., worker_list: _Optional[bytes] = ..., readers: _Optional[int] = ..., is_leased: bool = ...) -> None: ...
 
 class SyncRoundsRequest(_message.Message):
     __slots__ = ("reader_id", "iteration_id", "version", "received", "consumed", "sought", "window", "broken_worker_ids", "rows_consumed", "wait_share", "roll", "members_known")

@@ -18,6 +18,8 @@ import pytest
 import dataservice as ds
 from dataservice.client.connection import DispatcherConnection
 from dataservice.client.pacing import Pacing
+from dataservice.client.read_spec import ReadSpec
+from dataservice.client.reader import ServiceReader
 from dataservice.errors import FailedPreconditionError, InvalidArgumentError
 from dataservice.vocabulary import parse_target
 from tests.integration.service_cluster import LocalService, local_service, read_ids, write_numbers
@@ -288,6 +290,72 @@ def test_end_of_data_does_not_wait_for_a_heartbeat(
             with pytest.raises(StopIteration):
                 next(iterator)
             assert time.monotonic() - last_s < 30
+
+
+@pytest.fixture
+def patient_reader(
+    service: LocalService, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[ServiceReader]:
+    """A reader of six elements that calls the dispatcher and looks for news only when woken."""
+    monkeypatch.setattr(
+        "dataservice.client.reader.Pacing", lambda _heartbeat_s, now_s: Pacing(60.0, now_s)
+    )
+    monkeypatch.setattr("dataservice.client.reader._TAKE_POLL_S", 60.0)
+    dataset_id = ds.register_dataset(service.target, ds.Dataset.range(6).batch(1))
+    target = parse_target(service.target)
+    reader = ServiceReader(ReadSpec(target=target, dataset_id=dataset_id, policy=DYNAMIC))
+    yield reader
+    reader.close()
+
+
+def test_consumed_rows_are_reported_without_a_heartbeat(
+    service: LocalService, patient_reader: ServiceReader
+) -> None:
+    taken = patient_reader.take()
+    assert taken is not None
+    asleep_s = time.monotonic() + 30
+    wait_until(lambda: patient_reader._sleeps_until_s > asleep_s, "the reader to sleep")
+    patient_reader.acknowledge(taken.spans)
+    wait_until(lambda: rows_consumed(service) == 1, "the report", 30.0)
+
+
+def rows_consumed(service: LocalService) -> int:
+    with DispatcherConnection(parse_target(service.target)) as connection:
+        jobs = connection.status()["jobs"]
+    return sum(reading["rows_consumed"] for job in jobs for reading in job["iterations"])
+
+
+def test_end_between_the_look_for_it_and_the_wait_is_not_missed(
+    patient_reader: ServiceReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(6):
+        taken = patient_reader.take()
+        assert taken is not None
+        patient_reader.acknowledge(taken.spans)
+    buffer = patient_reader._buffer
+    get = buffer.get
+
+    def get_after_end(timeout_s: float, *more: int) -> object:
+        if timeout_s:
+            wait_until(lambda: buffer.wakes > 0, "the end")
+        return get(timeout_s, *more)
+
+    monkeypatch.setattr(buffer, "get", get_after_end)
+    began_s = time.monotonic()
+    assert patient_reader.take() is None
+    assert time.monotonic() - began_s < 30
+
+
+def test_thread_that_takes_the_last_element_lets_the_others_know_of_the_end(
+    patient_reader: ServiceReader,
+) -> None:
+    tracker = patient_reader._session._tracker
+    wait_until(lambda: len(patient_reader._buffer) == 6 and tracker.is_quiet(), "all elements")
+    with patient_reader._lock:
+        patient_reader._session.begin_wait()  # another thread's
+    for _ in range(6):
+        assert patient_reader.take() is not None
+    wait_until(lambda: patient_reader._buffer.wakes > 0, "the end", 30.0)
 
 
 def test_exhausted_iterator_stays_exhausted(service: LocalService) -> None:

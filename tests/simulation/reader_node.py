@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from dataservice.client.pacing import GROUP_S
 from dataservice.client.positions import ReaderPosition
 from dataservice.client.read_spec import ReadSpec
 from dataservice.client.reader import ServiceReader
@@ -140,12 +139,14 @@ class ReaderNode(Node):
         if self._syncing or self._sync_failed or reader._closed:
             return
         with reader._lock:
-            remaining_s = reader._session.time_to_call(self.now_s())
+            now_s = self.now_s()
+            remaining_s = reader._session.time_to_call(now_s)
             call = None
             if remaining_s <= 0:
                 call = reader._session.prepare_call(reader.statistics)
         if call is None:
-            self._plan_turn(min(max(remaining_s, _TIMER_STEP_S), GROUP_S))
+            reader._sleeps_until_s = now_s + remaining_s
+            self._plan_turn(max(remaining_s, _TIMER_STEP_S))
             return
         self._syncing = True
         Call(

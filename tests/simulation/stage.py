@@ -160,6 +160,8 @@ class Frames:
 class Buffer:
     """A buffer of elements for the consumer; streams check `is_low` before they add to it."""
 
+    wakes = 0  # nothing happens between a look for news and the wait for them
+
     def __init__(self, max_items: int, _max_bytes: int) -> None:
         self._low_items = max(1, max_items // 2)
         self.items: deque[Any] = deque()
@@ -177,7 +179,7 @@ class Buffer:
             self.wake()
         return True
 
-    def get(self, timeout_s: float) -> Any:
+    def get(self, timeout_s: float, _wakes: int = 0) -> Any:
         if self.items:
             return self.items.popleft()
         if timeout_s:

@@ -44,6 +44,15 @@ def test_item_larger_than_buffer_passes_alone() -> None:
     assert buffer.get(0.0) == "huge"
 
 
+def test_wake_before_get_ends_it_if_its_caller_had_looked_for_news_before() -> None:
+    buffer: ElementBuffer[str] = ElementBuffer(1, 1)
+    wakes = buffer.wakes
+    buffer.wake()
+    assert buffer.get(3_600.0, wakes) is None
+    buffer.put([("a", 1)])
+    assert buffer.get(3_600.0, wakes) == "a"
+
+
 def test_wake_ends_pending_get_without_item() -> None:
     buffer: ElementBuffer[str] = ElementBuffer(1, 1)
     got: list[str | None] = []

@@ -33,6 +33,16 @@ def test_idle_reader_calls_at_once_then_backs_off() -> None:
     assert gaps[-1] == pytest.approx(IDLE_MAX_S)
 
 
+def test_reader_that_a_stream_will_wake_calls_once_and_then_at_heartbeat_interval() -> None:
+    pacing = Pacing(1.0, 0.0)
+    assert pacing.due_s(urgent=False, idle=True, has_unreported=False, patient=True) == 0.0
+    pacing.record_call(5.0, idle=True)
+    assert pacing.due_s(urgent=False, idle=True, has_unreported=False, patient=True) == 6.0
+    assert pacing.due_s(urgent=False, idle=True, has_unreported=False) < 5.01
+    reports_s = pacing.due_s(urgent=False, idle=True, has_unreported=True, patient=True)
+    assert reports_s == pacing.report_s == 5.0 + GROUP_S
+
+
 def test_idle_reader_told_of_end_calls_again_soon() -> None:
     pacing = Pacing(1.0, 0.0)
     for _ in range(12):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dataservice.client.pacing import AGAIN_S, Pacing
+from dataservice.client.pacing import AGAIN_S, GROUP_S, IDLE_MAX_S, Pacing
 from dataservice.client.read_spec import ReadSpec
 from dataservice.client.session import SETTLE_S, ReadSession
 from dataservice.client.statistics import ReadStatistics
@@ -166,6 +166,81 @@ def test_reader_waiting_again_after_end_calls_soon_however_often() -> None:
         reader.session.end_wait()
     reader.session.begin_wait()
     assert reader.session.time_to_call(now_s) <= AGAIN_S + 1e-9
+
+
+def paused_s(reader: Reader, **reply: object) -> float:
+    """Returns the pause of an idle reader after a call with this reply, and some more like it."""
+    for _ in range(12):
+        reader.call(is_leased=True, workers=members("a"), now_s=5.0, **reply)
+    return reader.session.time_to_call(5.0)
+
+
+def test_reader_with_leased_windows_calls_once_a_second_while_it_waits() -> None:
+    reader = Reader(DYNAMIC, "a")
+    reader.session.begin_wait()
+    assert reader.session.time_to_call(5.0) <= 0, "it may have rows to give back"
+    assert paused_s(reader) == 1.0
+    reader.call(workers=members("a"), now_s=5.0)
+    assert reader.session.time_to_call(5.0) <= IDLE_MAX_S, "the end may come, or windows"
+
+
+def test_reader_calls_soon_when_the_rows_of_its_leased_windows_have_come() -> None:
+    reader = Reader(DYNAMIC, "a")
+    reader.session.begin_wait()
+    assert paused_s(reader) == 1.0
+    reader.use(reader.frame(0, 4, final=True))
+    assert reader.session.time_to_call(5.5) <= 0
+
+
+@pytest.mark.parametrize("comes", ["rows", "end"])
+def test_reply_that_was_overtaken_does_not_say_that_windows_are_leased(comes: str) -> None:
+    reader = Reader(DYNAMIC, "a")
+    reader.session.begin_wait()
+    call = reader.session.prepare_call(ReadStatistics())
+    if comes == "rows":
+        reader.frame(0, 4, final=True)
+        reader.session.record_taken()  # and not consumed yet, so there is nothing to report
+    else:
+        reader.session.record_end(reader.opened[0])
+    reader.session.apply_reply(call, pb.SyncReply(is_leased=True, workers=members("a")), 5.0)
+    assert reader.session.is_idle()
+    assert reader.session.time_to_call(5.0) < 0.02
+
+
+def test_reader_calls_soon_until_a_broken_stream_is_open_again() -> None:
+    reader = Reader(DYNAMIC, "a", "b")
+    reader.session.begin_wait()
+    reader.call(is_leased=True, workers=members("a", "b"), now_s=5.0)
+    reader.session.record_broken(reader.opened[0], UnavailableError("gone"), 5.0)
+    for now_s in (5.0, 5.05, 5.1, 5.15):
+        reader.call(is_leased=True, workers=members("a", "b"), now_s=now_s)
+        assert reader.session.time_to_call(now_s) <= IDLE_MAX_S
+    assert len(reader.opened) == 2
+    reader.call(is_leased=True, workers=members("a", "b"), now_s=5.3)
+    assert len(reader.opened) == 3
+    assert reader.session.time_to_call(5.3) == pytest.approx(1.0)
+
+
+def test_reader_calls_soon_until_it_knows_how_many_workers_it_reads_from() -> None:
+    reader = Reader(DYNAMIC, is_shared=True)
+    many = members(*(f"w{number}" for number in range(40)))
+    reader.session.begin(pb.OpenIterationReply(workers=many, readers=1), 0.0)
+    reader.session.begin_wait()
+    for now_s, pause_s in ((SETTLE_S / 2, IDLE_MAX_S), (SETTLE_S, 1.0)):
+        reader.call(is_leased=True, workers=many, readers=1, now_s=now_s)
+        assert reader.session.time_to_call(now_s) <= pause_s
+    assert len(reader.opened) == 40
+    assert reader.session.time_to_call(SETTLE_S) == 1.0
+
+
+def test_rows_consumed_have_to_be_reported_before_the_next_heartbeat() -> None:
+    for policy in (DYNAMIC, OFF):
+        reader = Reader(policy, "a")
+        reader.call(workers=members("a"), now_s=5.0)
+        assert not reader.session.must_report_before(6.0), "there is nothing to report"
+        reader.use(reader.frame(0, 4, window=0 if policy is DYNAMIC else NO_WINDOW))
+        assert reader.session.must_report_before(6.0) is (policy is DYNAMIC)
+        assert not reader.session.must_report_before(5.0 + GROUP_S)
 
 
 def test_end_is_ignored_while_nobody_waits() -> None:

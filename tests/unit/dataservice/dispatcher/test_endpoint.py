@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 from dataservice.dispatcher.endpoint import DispatcherEndpoint
 from dataservice.dispatcher.reports import ReaderReport, WorkerReport
@@ -65,6 +66,28 @@ def test_endpoint_serves_whole_job_by_wire_messages() -> None:
         pb.ReleaseReaderRequest(reader_id="r1", iteration_id=opened.iteration_id)
     )
     assert endpoint.list_jobs(pb.ListJobsRequest()).json == "[]"
+
+
+def test_reader_is_told_whether_a_window_is_leased_for_it() -> None:
+    service = read_service(readers=("r1", "r2"))
+    endpoint = DispatcherEndpoint(service)
+
+    def leased(**news: Sequence[object]) -> tuple[bool, int]:
+        reply = endpoint.sync(pb.SyncRequest(reader_id="r1", iteration_id="i1", **news))
+        return reply.is_leased, len(reply.fences)
+
+    assert leased() == (False, 0)
+    for reader in ("r2", "r1"):
+        service.lease_windows(lease_request(reader))
+    assert leased() == (True, 0)
+    assert leased(broken_worker_ids=["w1"]) == (False, 1), "the lease ends as the stream broke"
+    assert leased(released=[pb.Mark(window=1)]) == (False, 0), "the window has yet to be leased"
+    for number in (1, 2):
+        service.heartbeat("w1", (), WorkerReport(), number)  # it lives after all
+    service.lease_windows(lease_request("r1"))
+    assert leased() == (True, 0)
+    received = pb.Mark(window=1, generation=1, row=1, final=True)
+    assert leased(released=[received]) == (False, 0), "all rows came and are not consumed yet"
 
 
 def test_new_reader_is_told_current_workers() -> None:
