@@ -15,10 +15,8 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from dataservice.errors import DeadlineExceededError
-from dataservice.runtime.exchanges.owned_socket import OwnedSocket, lost
+from dataservice.runtime.exchanges.owned_socket import LOOK_S, OwnedSocket, lost
 
-# The interval at which a waiting thread checks again, in case a wake-up got lost.
-_SLICE_S: Final = 0.25
 # As plain numbers, since combining enum flags takes a microsecond.
 _WHOLE: Final = int(socket.MSG_WAITALL)
 _AT_ONCE: Final = int(socket.MSG_DONTWAIT)
@@ -70,12 +68,14 @@ class PlainStream(OwnedSocket):
     def __init__(self, sock: socket.socket) -> None:
         super().__init__(sock)
         _tune(sock)
-        self._block_at_most(_SLICE_S, socket.SO_RCVTIMEO, socket.SO_SNDTIMEO)
+        sock.setblocking(True)
+        for direction in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+            self._may_block(direction, LOOK_S)
 
     def receive(self, room: memoryview, deadline_s: float, *, whole: bool) -> int:
         flags = _WHOLE if whole else 0
         while True:
-            if deadline_s - time.monotonic() < _SLICE_S:
+            if not self._may_block(socket.SO_RCVTIMEO, deadline_s - time.monotonic()):
                 _wait_for(self._socket, select.POLLIN, deadline_s)
                 flags = 0
             try:
@@ -92,7 +92,7 @@ class PlainStream(OwnedSocket):
         left = [part for part in parts if part.nbytes]
         while left:
             flags = _NO_SIGNAL
-            if deadline_s - time.monotonic() < _SLICE_S:
+            if not self._may_block(socket.SO_SNDTIMEO, deadline_s - time.monotonic()):
                 _wait_for(self._socket, select.POLLOUT, deadline_s)
                 flags |= _AT_ONCE
             try:
@@ -157,7 +157,7 @@ def _wait_for(sock: socket.socket, events: int, deadline_s: float) -> None:
     poll.register(sock, events)
     while True:
         left_s = deadline_s - time.monotonic()
-        if poll.poll(max(0.0, min(left_s, _SLICE_S)) * 1_000):
+        if poll.poll(max(0.0, min(left_s, LOOK_S)) * 1_000):
             return
         if left_s <= 0:
             said = "sent nothing" if events == select.POLLIN else "took nothing"

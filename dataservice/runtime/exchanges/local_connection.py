@@ -27,7 +27,8 @@ from dataservice.errors import (
 from dataservice.runtime.exchanges.bodies import AnyBody, contiguous, room_for, write_into
 from dataservice.runtime.exchanges.local_messages import MAX_TEXT_BYTES, Packet, pack
 from dataservice.runtime.exchanges.message import Kind, Received
-from dataservice.runtime.exchanges.packet_socket import SLICE_S, PacketSocket
+from dataservice.runtime.exchanges.owned_socket import LOOK_S
+from dataservice.runtime.exchanges.packet_socket import PacketSocket
 from dataservice.runtime.exchanges.segment_pool import SegmentPool
 from dataservice.runtime.exchanges.shared_memory import OwnSegment, PeerSegments
 from dataservice.vocabulary import SHARED_MEMORY
@@ -310,7 +311,7 @@ class LocalConnection:
         with self._send_lock, self._lock:
             self._waiters += 1
             while self._reading:
-                self._changed.wait(SLICE_S)
+                self._changed.wait(LOOK_S)
             self._waiters -= 1
             # Replaced, since the traceback of an error that was raised keeps bodies and this
             # connection alive.

@@ -20,6 +20,13 @@ _GONE: Final = frozenset(
     {errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN, errno.EBADF, errno.ECONNABORTED}
 )
 _TIMEOUT: Final = struct.Struct("@ll")
+# How long a thread waits before it looks at the time again. The system itself ends a wait when
+# something comes, when the peer's process dies or closes its end, and on `shut_down`, so looking
+# serves deadlines only.
+LOOK_S: Final = 2.0
+# The limit of calls whose deadline is nearer than that; waits that are shorter still need `poll`, a
+# system call more.
+_SHORT_S: Final = 0.25
 _HUNG_UP: Final = int(getattr(select, "POLLRDHUP", 0)) | select.POLLHUP
 
 
@@ -28,21 +35,33 @@ class OwnedSocket:
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
+        self._limits_s: dict[int, float] = {}
         # Reentrant: garbage collection may close a stream at any point of any thread, also while
         # that thread holds the lock.
         self._ending = threading.RLock()
         self._closed = False
 
-    def _block_at_most(self, seconds: float, *directions: int) -> None:
-        """Makes calls wait in the kernel, which then give up after ``seconds``.
+    def _may_block(self, direction: int, left_s: float) -> bool:
+        """Lets calls of a direction, SO_RCVTIMEO or SO_SNDTIMEO, wait in the kernel for a while.
 
-        A wait is one system call then, instead of two or three. ``directions`` are SO_RCVTIMEO and
-        SO_SNDTIMEO.
+        A wait is one system call then, instead of two or three; it may give up early, but not after
+        ``left_s``. Returns False if ``left_s`` is too short for that. One thread at a time may use
+        a direction.
         """
-        self._socket.setblocking(True)
-        limit = _TIMEOUT.pack(int(seconds), int(seconds % 1 * 1e6))
-        for direction in directions:
-            self._socket.setsockopt(socket.SOL_SOCKET, direction, limit)
+        if left_s < _SHORT_S:
+            return False
+        limit_s = LOOK_S if left_s >= LOOK_S else _SHORT_S
+        if self._limits_s.get(direction) != limit_s:
+            limit = _TIMEOUT.pack(int(limit_s), int(limit_s % 1 * 1e6))
+            self._set_option(direction, limit)
+            self._limits_s[direction] = limit_s
+        return True
+
+    def _set_option(self, option: int, value: bytes) -> None:
+        try:
+            self._socket.setsockopt(socket.SOL_SOCKET, option, value)
+        except OSError as error:
+            raise lost(error) from error
 
     def fileno(self) -> int:
         return self._socket.fileno()

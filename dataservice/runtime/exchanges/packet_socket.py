@@ -18,11 +18,9 @@ from typing import Any, Final, Protocol
 from dataservice.errors import DataLossError, DataServiceError, DeadlineExceededError
 from dataservice.runtime.exchanges.local_messages import MAX_PACKET_BYTES, Packet, pack, unpack
 from dataservice.runtime.exchanges.message import Kind
-from dataservice.runtime.exchanges.owned_socket import OwnedSocket, is_gone_by, lost
+from dataservice.runtime.exchanges.owned_socket import LOOK_S, OwnedSocket, is_gone_by, lost
 from dataservice.runtime.open_files import limit_reached
 
-# The interval at which a waiting thread checks for segments that other threads could not give back.
-SLICE_S: Final = 0.25
 _ANCILLARY_BYTES: Final = socket.CMSG_SPACE(array.array("i", [0]).itemsize)
 # As plain numbers, since combining enum flags takes a microsecond.
 _TRUNCATED: Final = int(socket.MSG_TRUNC)
@@ -50,8 +48,7 @@ class PacketSocket(OwnedSocket):
 
     def __init__(self, sock: socket.socket) -> None:
         super().__init__(sock)
-        self._slice_s = SLICE_S
-        self._block_at_most(SLICE_S, socket.SO_RCVTIMEO)  # all other calls are made not to block
+        self._socket.setblocking(True)  # for `receive`; all other calls are made not to block
         self._packet = bytearray(MAX_PACKET_BYTES + 1)
 
     def send(
@@ -90,7 +87,8 @@ class PacketSocket(OwnedSocket):
     def receive(self, releases: PendingReleases, deadline_s: float) -> tuple[Packet, int | None]:
         """Waits for the next packet and returns it, with its descriptor if it has one."""
         while True:
-            at_once = bool(releases.pending) or deadline_s - time.monotonic() < self._slice_s
+            left_s = deadline_s - time.monotonic()
+            at_once = bool(releases.pending) or not self._may_block(socket.SO_RCVTIMEO, left_s)
             if at_once:
                 self._wait_for(select.POLLIN, releases, deadline_s, "nothing came from the peer")
             packet = self.try_receive(at_once=at_once)
@@ -100,7 +98,7 @@ class PacketSocket(OwnedSocket):
     def try_receive(self, *, at_once: bool) -> tuple[Packet, int | None] | None:
         """Returns the next packet, with its descriptor; None if there is none.
 
-        Without `at_once` waits for it, up to `SLICE_S`.
+        Without `at_once` waits for it, as long as `_may_block` allowed.
         """
         try:
             size, ancillary, flags, _ = self._socket.recvmsg_into(
@@ -138,7 +136,7 @@ class PacketSocket(OwnedSocket):
                 poll.register(self._socket, events | (select.POLLOUT if has_pending else 0))
             except ValueError as error:  # closed by another thread
                 raise lost(None) from error
-            ready = poll.poll(max(0.0, min(left_s, self._slice_s)) * 1_000)
+            ready = poll.poll(max(0.0, min(left_s, LOOK_S)) * 1_000)
             if any(happened & ~select.POLLOUT or events & happened for _, happened in ready):
                 return
             if left_s <= 0:

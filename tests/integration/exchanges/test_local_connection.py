@@ -13,12 +13,13 @@ import pyarrow as pa
 import pytest
 
 from dataservice.errors import DataLossError, DeadlineExceededError
-from dataservice.runtime.exchanges import packet_socket, shared_memory
+from dataservice.runtime.exchanges import owned_socket, packet_socket, shared_memory
 from dataservice.runtime.exchanges.local_connection import LocalConnection
 from dataservice.runtime.exchanges.message import Kind
 from dataservice.runtime.exchanges.segment_pool import HELD_BYTES
 from dataservice.runtime.exchanges.shared_memory import OwnSegment, PeerSegment, is_supported
 from tests.integration.exchange_ends import AT_MOST_S, MIB, TIMEOUT_S
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(not is_supported(), reason="the platform cannot share memory")
 
@@ -159,7 +160,7 @@ def test_unreceived_messages_hold_the_sender_back() -> None:
 def test_waiting_receiver_returns_segments_as_soon_as_it_can(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(packet_socket, "SLICE_S", 30.0)
+    monkeypatch.setattr(packet_socket, "LOOK_S", 30.0)
     sender, receiver = connected()
     sent = send_until_refused(sender, bytes(MIB))
     try:
@@ -173,6 +174,32 @@ def test_waiting_receiver_returns_segments_as_soon_as_it_can(
             sender.send(Kind.MESSAGE, b"m", bytes(MIB), deadline_s=began_s + TIMEOUT_S)
             assert next_one.result(TIMEOUT_S) is not None
             assert time.monotonic() - began_s < AT_MOST_S
+    finally:
+        sender.close()
+        receiver.close()
+
+
+def test_sender_goes_on_without_the_segments_that_cannot_be_given_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for module in (owned_socket, packet_socket):
+        monkeypatch.setattr(module, "LOOK_S", TIMEOUT_S)
+    sender, receiver = connected()
+    deadline_s = time.monotonic() + TIMEOUT_S
+    sent = send_until_refused(sender, bytes(8 * MIB))
+    began_s = time.monotonic()
+    try:
+        held = [receiver.receive(deadline_s) for _ in range(sent)]
+        with ThreadPoolExecutor(1) as pool:
+            next_one = pool.submit(receiver.receive, deadline_s)
+            wait_until(lambda: receiver._reading, "the receiver to wait in the kernel")
+            assert send_until_refused(receiver, b"") > 10  # the way back is full
+            held.clear()
+            assert receiver._peer_segments.pending, "nobody can give them back now"
+            # Those that only the receiver has are so few that the sender may make another.
+            sender.send(Kind.MESSAGE, b"m", bytes(8 * MIB), deadline_s=deadline_s)
+            assert next_one.result(TIMEOUT_S) is not None
+        assert time.monotonic() - began_s < AT_MOST_S
     finally:
         sender.close()
         receiver.close()
