@@ -14,9 +14,8 @@ from typing import Any
 from dataservice.client.worker_stream import SILENCE_S, WorkerStream
 from dataservice.errors import UnavailableError
 from dataservice.runtime.exchanges.transport import AnyExchange
+from dataservice.runtime.threads import RECHECK_S
 from dataservice.wire.elements import Ask, FrameKind, pack_asks, unpack
-
-_RECHECK_S = 1.0
 
 
 class RoundStream(WorkerStream):
@@ -61,10 +60,10 @@ class RoundStream(WorkerStream):
     def _take_asks(self, *, may_wait: bool) -> tuple[list[Ask], int]:
         """Returns the asks to send, and the low-water mark.
 
-        With `may_wait`, that is while no round is in flight, waits up to `_RECHECK_S` for an ask.
+        With `may_wait`, that is while no round is in flight, waits up to `RECHECK_S` for an ask.
         """
         with self._changed:
             if may_wait and not self._asks and not self._dropped:
-                self._changed.wait(_RECHECK_S)
+                self._changed.wait(RECHECK_S)
             asks, self._asks = self._asks, []
             return asks, self._low

@@ -12,12 +12,15 @@ import math
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import TypeVar
+from typing import Final, TypeVar
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+# After this time a thread that waits for others looks again by itself. Whatever it waits for wakes
+# it, so that is only for the bound that every wait has.
+RECHECK_S: Final = 10.0
 _SIGNAL_POLL_S = 0.5
 
 

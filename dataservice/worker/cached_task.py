@@ -24,6 +24,7 @@ from dataservice.errors import (
     UnavailableError,
 )
 from dataservice.runtime.frames import Compression, encode_batch
+from dataservice.runtime.threads import RECHECK_S
 from dataservice.wire.elements import NO_WINDOW, RowSpan, pack_missed
 from dataservice.worker.cache import SlidingWindow
 from dataservice.worker.failures import outcome_of
@@ -33,7 +34,6 @@ from dataservice.worker.production import WaitTimer
 from dataservice.worker.rebatch import Element
 from dataservice.worker.task import Pipeline
 
-_RECHECK_S: Final = 1.0
 # Elements computed before any trainer asks, so that the one ahead need not wait for each.
 _AHEAD: Final = 8
 # The window holds at least this many chunks of rows; with fewer, a trainer that falls behind would
@@ -89,7 +89,7 @@ class CachedFrames:
 
     def _wait_until_wanted(self, size_bytes: int) -> None:
         while not self._closed and not self._is_wanted(size_bytes):
-            self._wanted.wait(_RECHECK_S)
+            self._wanted.wait(RECHECK_S)
 
     def _is_wanted(self, size_bytes: int) -> bool:
         return self._window.ahead < _AHEAD and self._window.has_room_ahead(size_bytes)

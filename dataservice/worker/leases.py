@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from dataservice.errors import CancelledError, DataServiceError, InternalError, NotFoundError
-from dataservice.runtime.threads import StoppableThread
+from dataservice.runtime.threads import RECHECK_S, StoppableThread
 from dataservice.sharding import Split
 
 logger = logging.getLogger(__name__)
@@ -28,7 +28,6 @@ LONG_POLL_S = 5.0
 STORE_S = 0.1
 # Bounds how many windows a stream with a stalled reader withholds from others, and a reply's size.
 MAX_STORE = 1_024
-_RECHECK_S = 1.0
 
 
 class Lease(NamedTuple):
@@ -187,9 +186,9 @@ class LeaseFeed:
         return self._wanted() > 0 and time.monotonic() >= self._not_before_s
 
     def _wait_s(self) -> float:
-        """Returns how long to wait: until the dispatcher's pause is over, at most `_RECHECK_S`."""
+        """Returns how long to wait: until the dispatcher's pause is over, at most `RECHECK_S`."""
         pause_s = self._not_before_s - time.monotonic()
-        return min(pause_s, _RECHECK_S) if pause_s > 0 else _RECHECK_S
+        return min(pause_s, RECHECK_S) if pause_s > 0 else RECHECK_S
 
     def _wanted(self) -> int:
         """Returns how many leases to ask for; 0 until half of the store is used up."""

@@ -22,11 +22,13 @@ from dataservice.runtime.checksum import checksum
 from dataservice.runtime.exchanges.bodies import Body
 from dataservice.runtime.exchanges.message import Message
 from dataservice.runtime.frames import BatchEncoder, Compression, encode_batch
+from dataservice.runtime.threads import RECHECK_S
 from dataservice.wire.elements import RowSpan, elements_in, pack_bookmark, pack_data
 from dataservice.worker.production import WaitTimer
 from dataservice.worker.rebatch import Element
 
-_RECHECK_S = 1.0
+# A wait for a reader that takes longer than this is a long one.
+_LONG_S = 1.0
 _MAX_FRAMES = 8
 
 
@@ -184,14 +186,14 @@ class FrameBuffer:
         self.rows += frame.rows
 
     def _wait_for_room(self, frame: Frame) -> None:
-        is_long = False
+        timeout_s = _LONG_S
         while True:
             try:
-                self._queue.put(frame, frame.size_bytes, timeout_s=_RECHECK_S)
+                self._queue.put(frame, frame.size_bytes, timeout_s=timeout_s)
                 return
             except DeadlineExceededError:
-                if not is_long:
-                    is_long = True
+                if timeout_s != RECHECK_S:
+                    timeout_s = RECHECK_S
                     _give_back_freed_memory()
 
     def get(self, timeout_s: float) -> Frame | None:

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from dataservice.dataset.columns import encoded_bytes
 from dataservice.errors import CancelledError
-from dataservice.runtime.threads import StoppableThread
+from dataservice.runtime.threads import RECHECK_S, StoppableThread
 from dataservice.sharding import Split
 from dataservice.worker.failures import outcome_of, reportable
 from dataservice.worker.leases import Lease, LeaseFeed
@@ -28,8 +28,6 @@ from dataservice.worker.rebatch import Element, Rebatcher
 from dataservice.worker.task import Pipeline
 
 logger = logging.getLogger(__name__)
-
-_RECHECK_S = 1.0
 
 
 class _Rows(NamedTuple):
@@ -146,7 +144,7 @@ class WindowProducer(Generic[Sink]):
                     window = _OpenWindow(lease)
                     self._windows.append(window)
                     return window
-                self._changed.wait(_RECHECK_S)
+                self._changed.wait(RECHECK_S)
             return None
 
     def _run_window(self, window: _OpenWindow) -> None:
@@ -166,7 +164,7 @@ class WindowProducer(Generic[Sink]):
         rows = _Rows(window.lease, batch, first_row, encoded_bytes(batch))
         with self._lock:
             while not self._closed and not self._has_room(window):
-                self._room.wait(_RECHECK_S)
+                self._room.wait(RECHECK_S)
             if self._closed:
                 raise CancelledError("the stream was closed")
             window.pieces.append(rows)
@@ -235,7 +233,7 @@ class WindowProducer(Generic[Sink]):
                 if not self._windows and self._feed.is_over_locked():
                     self._feed.raise_failure_locked()
                     return _ENDED
-                self._changed.wait(_RECHECK_S)
+                self._changed.wait(RECHECK_S)
             return _ENDED
 
     def _must_flush_locked(self, rebatcher: Rebatcher) -> bool:

@@ -18,6 +18,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from dataservice.errors import CancelledError, FailedPreconditionError, UnavailableError
+from dataservice.runtime.threads import RECHECK_S
 from dataservice.wire.elements import KEEPALIVE, RowSpan, asks_of, unpack
 from dataservice.worker.failures import outcome_of
 from dataservice.worker.flow_control import KEEPALIVE_S
@@ -30,7 +31,6 @@ from dataservice.worker.task import Pipeline
 # As many as the dispatcher deals out to one worker at once: while consumers read from another
 # worker, this worker computes the rounds that they will read next.
 AHEAD_ROUNDS = 8
-_RECHECK_S = 1.0
 _END_OF_SEQUENCE = (
     "Encountered end of sequence on a round-robin read iterator: coordinated reads need a dataset "
     "that never ends; add `.repeat()`"
@@ -83,7 +83,7 @@ class RoundBuffer:
 
     def _wait_for_room(self) -> None:
         while not self._closed and not self._has_room():
-            self._changed.wait(_RECHECK_S)
+            self._changed.wait(RECHECK_S)
 
     def _has_room(self) -> bool:
         # Consumers that wait must get a round, however many bytes the rounds given out still take.

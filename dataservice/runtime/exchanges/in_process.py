@@ -42,7 +42,7 @@ from dataservice.runtime.exchanges.message import (
     error_payload,
     find_handler,
 )
-from dataservice.runtime.threads import end_threads
+from dataservice.runtime.threads import RECHECK_S, end_threads
 
 logger = logging.getLogger(__name__)
 
@@ -50,8 +50,6 @@ InProcessHandler = Callable[[dict[str, Any], "InProcessChannel"], None]
 
 _MAX_MESSAGES: Final = 64
 _MAX_BYTES: Final = 8 << 20
-# The interval at which a server's end checks whether it was stopped, in case a wake-up got lost.
-_RECHECK_S: Final = 1.0
 
 
 class _ExchangeState:
@@ -93,7 +91,7 @@ class InProcessChannel:
 
     def recv(self) -> Message | None:
         try:
-            return self._retry_until_done(lambda: self._state.to_server.get(timeout_s=_RECHECK_S))
+            return self._retry_until_done(lambda: self._state.to_server.get(timeout_s=RECHECK_S))
         except CancelledError:
             if self.cancelled():
                 raise
@@ -102,7 +100,7 @@ class InProcessChannel:
     def send(self, header: bytes, body: AnyBody | None = None) -> None:
         message, size = _message(header, body)
         self._retry_until_done(
-            lambda: self._state.to_client.put(message, size, timeout_s=_RECHECK_S)
+            lambda: self._state.to_client.put(message, size, timeout_s=RECHECK_S)
         )
 
     def cancelled(self) -> bool:

@@ -74,7 +74,7 @@ def test_long_wait_for_reader_returns_freed_memory_to_system(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     given_back = threading.Event()
-    monkeypatch.setattr(outgoing, "_RECHECK_S", 0.01)
+    monkeypatch.setattr(outgoing, "_LONG_S", 0.01)
     monkeypatch.setattr(outgoing, "_give_back_freed_memory", given_back.set)
     frames = FrameBuffer(1, None)
     element = Element(pa.record_batch({"row": [1]}), (RowSpan(0, 0, 0, 1),), divisible=True)
