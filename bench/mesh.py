@@ -76,7 +76,7 @@ def measure(options: argparse.Namespace, pairs: str) -> dict[str, Any]:
         target = dispatcher.line()["target"]
         workers = [
             group.start(_MODULE, ["work", target, str(count)])
-            for count in _dealt(options.workers, options.processes)
+            for count in dealt(options.workers, options.processes)
         ]
         for worker in workers:
             worker.line()
@@ -85,7 +85,7 @@ def measure(options: argparse.Namespace, pairs: str) -> dict[str, Any]:
         started_s = time.perf_counter()
         readers = [
             group.start(_MODULE, ["read", target, str(count), str(options.rows), pairs])
-            for count in _dealt(options.readers, options.processes)
+            for count in dealt(options.readers, options.processes)
         ]
         found = [reader.line() for reader in readers]
         seconds = time.perf_counter() - started_s
@@ -103,7 +103,8 @@ def measure(options: argparse.Namespace, pairs: str) -> dict[str, Any]:
     }
 
 
-def _dealt(count: int, processes: int) -> list[int]:
+def dealt(count: int, processes: int) -> list[int]:
+    """Returns how many of ``count`` each process gets; no process gets none."""
     return [len(part) for part in np.array_split(np.arange(count), processes) if len(part)]
 
 

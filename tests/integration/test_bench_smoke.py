@@ -36,6 +36,7 @@ from bench import (
     train_plots,
     transform,
     transport,
+    waiting,
 )
 from bench.columns import CATEGORICAL
 from bench.peers import children
@@ -304,6 +305,15 @@ def test_many_trainers_join_one_coordinator_and_run_closures(capsys: pytest.Capt
     assert min(line["threads"], line["open_files"], line["joined_s"]) > 0
     assert line["idle_share"] < 1
     assert line["closures_per_s"] > 0
+
+
+def test_waiting_prints_what_each_kind_of_process_takes(capsys: pytest.CaptureFixture[str]):
+    waiting.main(["--smoke"])
+    lines = _lines(capsys)
+    assert [line["wait_for"] for line in lines] == list(waiting.WAITS)
+    for line in lines:
+        assert (line["readers"], line["protocol"]) == (4, "shared_memory")
+        assert all(0 <= line[f"{kind}_cores"] < 2 for kind in ("dispatcher", "worker", "reader"))
 
 
 def test_closures_prints_closures_per_second(capsys: pytest.CaptureFixture[str]):
