@@ -68,7 +68,7 @@ NOTICED_IN = {
     "release_forgets_the_owner_of_a_window": 226,
     "rows_received_by_lost_readers_count_as_consumed": 2594,
     "new_stream_does_not_fence_old_leases": 166,
-    "worker_with_expired_lease_fails_its_readers": 2302,
+    "worker_with_expired_lease_fails_its_readers": 1118,
     "timeouts_ignore_heartbeat_intervals": 1858,
     "reports_before_a_roll_call_count_in_it": 25,
     "roll_call_does_not_wait_for_absent_consumers": 30,
