@@ -316,13 +316,16 @@ def test_consumed_rows_are_reported_without_a_heartbeat(
     asleep_s = time.monotonic() + 30
     wait_until(lambda: patient_reader._sleeps_until_s > asleep_s, "the reader to sleep")
     patient_reader.acknowledge(taken.spans)
-    wait_until(lambda: rows_consumed(service) == 1, "the report", 30.0)
+    reading = patient_reader.iteration.id
+    wait_until(lambda: rows_consumed(service, reading) == 1, "the report", 30.0)
 
 
-def rows_consumed(service: LocalService) -> int:
+def rows_consumed(service: LocalService, iteration_id: str) -> int:
     with DispatcherConnection(parse_target(service.target)) as connection:
         jobs = connection.status()["jobs"]
-    return sum(reading["rows_consumed"] for job in jobs for reading in job["iterations"])
+    iterations = [reading for job in jobs for reading in job["iterations"]]
+    (found,) = [reading for reading in iterations if reading["iteration_id"] == iteration_id]
+    return int(found["rows_consumed"])
 
 
 def test_end_between_the_look_for_it_and_the_wait_is_not_missed(
