@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,8 +26,16 @@ class Servers:
         strategy: Any = SimpleNamespace(session=self.session, parameters=self)
         self.lost = LostServers(strategy)
 
-    def status(self, ps: int, *, timeout_s: float) -> dict[str, Any]:
+    def open_identity_stream(self, ps: int, timeout_s: float) -> Any:
+        """Opens a stream over which a server says who it is; raises what it answers instead."""
         assert timeout_s > 0
+        return SimpleNamespace(
+            send=lambda _header, timeout_s: self._answer(ps),  # noqa: ARG005
+            recv=lambda _timeout_s: SimpleNamespace(header=json.dumps(self._answer(ps)).encode()),
+            close=lambda: None,
+        )
+
+    def _answer(self, ps: int) -> dict[str, Any]:
         answer = self.answers[ps]
         if isinstance(answer, Exception):
             raise answer

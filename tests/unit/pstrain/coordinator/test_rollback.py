@@ -53,6 +53,12 @@ class Cluster:
         self.times_gone_on += 1
 
 
+def _parts() -> Any:
+    """Returns a checkpoint manager and a strategy without servers, in one."""
+    servers = SimpleNamespace(addresses=(), open_identity_stream=None)
+    return SimpleNamespace(checkpoint=SimpleNamespace(followers=[]), parameters=servers)
+
+
 def test_wait_rolled_back_waits_for_the_whole_restore() -> None:
     cluster: Any = Cluster()
     recovery = ServerRecovery(cluster, cluster, cluster, lambda: None)
@@ -67,14 +73,14 @@ def test_wait_rolled_back_waits_for_the_whole_restore() -> None:
 
 def test_wait_restoring_returns_false_after_restorer_was_stopped() -> None:
     """A caller that waited for the restorer must not take lost values for restored ones."""
-    parts: Any = SimpleNamespace(checkpoint=SimpleNamespace(followers=[]))
+    parts = _parts()
     restorer = Restorer(parts, parts, parts, parts, leave=lambda: None)
     restorer.stop()
     assert not restorer.wait_restoring(60.0)
 
 
 def test_no_restore_starts_after_restoring_has_ended() -> None:
-    parts: Any = SimpleNamespace(checkpoint=SimpleNamespace(followers=[]))
+    parts = _parts()
     restorer = Restorer(parts, parts, parts, parts, leave=lambda: None)
     assert not restorer.end_restoring(lambda: True), "all went back since it was looked at"
     assert restorer.end_restoring(lambda: False)
@@ -108,11 +114,10 @@ def test_variables_left_out_of_checkpoint_are_logged_once_and_abbreviated(
         SimpleNamespace(name=f"v{number}", parameters=None, spec=SimpleNamespace(id=number))
         for number in range(-1, 12)
     ]
-    parts: Any = SimpleNamespace(
-        checkpoint=SimpleNamespace(followers=[], holds=lambda: {key_of(held)}),  # type: ignore[arg-type]
-        forget=lambda _mark: None,
-        variables=(held, *others),
-    )
+    parts = _parts()
+    parts.checkpoint.holds = lambda: {key_of(held)}  # type: ignore[arg-type]
+    parts.forget = lambda _mark: None
+    parts.variables = (held, *others)
     restorer = Restorer(parts, parts, parts, parts, leave=lambda: None)
     mark: Any = SimpleNamespace(closures=0, parts={}, iterators=0)
     for _ in range(2):
@@ -130,7 +135,7 @@ def test_end_restoring_is_refused_during_restore() -> None:
         raise RuntimeError("the end of this test")
 
     work: Any = SimpleNamespace(hold=lambda: None, resume=lambda: None)
-    parts: Any = SimpleNamespace(checkpoint=SimpleNamespace(followers=[]))
+    parts = _parts()
     restorer = Restorer(parts, parts, work, parts, leave)
 
     def restore() -> None:
@@ -169,7 +174,7 @@ def test_wait_caught_up_waits_until_requeued_closures_have_run_again() -> None:
 
 
 def _restorer_of(work: Scheduler) -> Restorer:
-    parts: Any = SimpleNamespace(checkpoint=SimpleNamespace(followers=[]))
+    parts = _parts()
     return Restorer(parts, parts, work.rollback, parts, leave=lambda: None)
 
 
@@ -224,6 +229,7 @@ class ParametersReadDuringRestore:
     def __init__(self) -> None:
         self.session, self.followers, self.variables = "s1", list[Any](), ()
         self.checkpoint, self.parameters = self, self
+        self.addresses, self.open_identity_stream = (), None
         self.config: Any = SimpleNamespace(transfer_timeout_s=30.0)
         self._begun, self._may_end = threading.Event(), threading.Event()
         work: Any = SimpleNamespace(
