@@ -26,10 +26,17 @@ from tests.programs import run_program
 def test_wait_ends_with_interrupt_that_another_thread_took(wait: str) -> None:
     done = run_program(
         f"""
-        import signal, threading, unittest.mock
+        import signal, threading, time, unittest.mock
         import dataservice as ds, pstrain as ps
         from pstrain.coordinator.remote_value import RemoteValue
-        threading.Timer(1.0, signal.raise_signal, [signal.SIGINT]).start()
+
+        def interrupt():
+            # Again, since one that comes before the wait, in a callback, is lost.
+            while True:
+                time.sleep(1.0)
+                signal.raise_signal(signal.SIGINT)
+
+        threading.Thread(target=interrupt, daemon=True).start()
         try:
             {wait}
         except KeyboardInterrupt:
