@@ -6,6 +6,7 @@ so that they end: under its own name if that lies below the start, else under th
 
 from __future__ import annotations
 
+import errno
 import glob
 import os
 from collections.abc import Callable, Iterator
@@ -35,7 +36,7 @@ def files_below(folder: str) -> Iterator[str]:
     Raises OSError if a folder cannot be listed.
     """
     for below, entries in _folders_below(folder, _data_in):
-        yield from (os.path.join(below, entry.name) for entry in entries if not entry.is_dir())
+        yield from (os.path.join(below, entry.name) for entry in entries if not _is_folder(entry))
 
 
 def is_hidden(name: str) -> bool:
@@ -48,28 +49,51 @@ def _folders_below(
 ) -> Iterator[tuple[str, list[os.DirEntry[str]]]]:
     """Yields a folder and all folders below it with their entries; follows links last."""
     seen: set[str] = set()
-    waiting = [start]
+    # With the real path, which is asked of the system for links only: that takes many calls.
+    waiting = [(start, os.path.realpath(start or os.curdir))]
     links: list[str] = []
     while waiting or links:
-        folder = waiting.pop() if waiting else links.pop(0)
-        place = os.path.realpath(folder or os.curdir)
+        folder, place = waiting.pop() if waiting else _followed(links.pop(0))
         if place in seen:
             continue
         seen.add(place)
         entries = entries_of(folder or os.curdir)
         yield folder, entries
-        for entry in entries:
-            if entry.is_dir():
-                inner = os.path.join(folder, entry.name)
-                (links if entry.is_symlink() else waiting).append(inner)
+        for entry in filter(_is_folder, entries):
+            inner = os.path.join(folder, entry.name)
+            if entry.is_symlink():
+                links.append(inner)
+            else:
+                waiting.append((inner, os.path.join(place, entry.name)))
+
+
+def _followed(link: str) -> tuple[str, str]:
+    """Returns a link with the real path of what it leads to."""
+    return link, os.path.realpath(link)
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    """True for a folder or a link to one, False for a link that leads nowhere or to itself."""
+    try:
+        return entry.is_dir()
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        return False
 
 
 def _shown_in(folder: str) -> list[os.DirEntry[str]]:
     """Returns what a glob sees in a folder; nothing if it cannot be read."""
     try:
-        return [entry for entry in _entries(folder) if not entry.name.startswith(".")]
+        return [entry for entry in _entries(folder) if _is_shown(entry)]
     except OSError:
         return []
+
+
+def _is_shown(entry: os.DirEntry[str]) -> bool:
+    if entry.name.startswith("."):
+        return False
+    return not entry.is_symlink() or os.path.exists(entry.path)
 
 
 def _data_in(folder: str) -> list[os.DirEntry[str]]:

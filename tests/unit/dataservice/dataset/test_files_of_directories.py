@@ -72,6 +72,33 @@ def test_links_are_followed_and_each_folder_counts_once(
     assert names(tree, str(tree)) == [*DATA, "l/in/z.x"]
 
 
+def test_link_to_itself_is_no_data_unless_it_has_the_suffix(
+    tree: pathlib.Path,
+) -> None:
+    (tree / "d" / "self").symlink_to("self")
+    assert names(tree, str(tree)) == DATA
+    assert names(tree, f"{tree}/d/**/*.x") == ["d/b.x", "d/e/c.x", "d/e_f/i.x"]
+    (tree / "d" / "self.x").symlink_to("self.x")
+    with pytest.raises(SourceError, match=r"cannot read '.*/d/self\.x'.*levels of symbolic links"):
+        names(tree, str(tree))
+
+
+def test_each_link_but_no_other_folder_is_resolved(
+    tree: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tree / "l").symlink_to(tree / "d", target_is_directory=True)
+    resolved: list[str] = []
+    realpath = os.path.realpath
+
+    def noting(path: str) -> str:
+        resolved.append(os.path.relpath(path, tree))
+        return realpath(path)
+
+    monkeypatch.setattr(os.path, "realpath", noting)
+    assert names(tree, str(tree)) == DATA
+    assert resolved == [".", "l"]
+
+
 def test_folder_that_cannot_be_listed_is_an_error(
     tree: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
