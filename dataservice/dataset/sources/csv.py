@@ -56,7 +56,8 @@ _Batches: TypeAlias = Generator[pa.RecordBatch, None, None]
 
 _BLOCK_BYTES: Final = 1 << 20
 _NO_LINE: Final = "Empty CSV file"
-_TOO_LONG: Final = "straddling object"
+# Of a text that has lines, Arrow says that it is empty if none ends in the first block.
+_TOO_LONG: Final = ("straddling object", _NO_LINE)
 _NO_TEXT: Final = "invalid UTF8"
 _SKIPPED: Final = "; from_csv(..., on_error='skip') leaves out such rows"
 _OTHER_ENCODING: Final = (
@@ -252,7 +253,7 @@ class CsvSource(WholeFilesSource):
         try:
             return ReadAheadBatches(text, lambda file: pacsv.open_csv(file, *options))
         except pa.ArrowInvalid as error:
-            if _NO_LINE not in str(error):
+            if _NO_LINE not in str(error) or text.has_lines:
                 raise
             return None
 
@@ -392,11 +393,10 @@ def _explained(
     """Returns the error to raise: for a value of another type in `column`, or a damaged file."""
     # Cut, because the message may quote a value of any length.
     message = _ROW.sub("", f"{error!s:.500}")
-    if _TOO_LONG in message:
+    if any(told in message for told in _TOO_LONG):
         return SourceError(
-            f"{path!r}, {where}: a row is longer than a block of {_BLOCK_BYTES:,} "
-            f"bytes ({message}); write such values as Parquet or JSON lines, or close a quote that "
-            "is left open"
+            f"{path!r}, {where}: a row is longer than a block of {_BLOCK_BYTES:,} bytes; write "
+            "such values as Parquet or JSON lines, or close a quote that is left open"
         )
     is_malformed = _MALFORMED in message
     # A malformed row can be left out only if it is text, as which Arrow hands it over.

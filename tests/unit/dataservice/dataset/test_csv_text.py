@@ -56,6 +56,8 @@ def test_open_quotes_are_those_that_swallow_a_line(text: str, block_bytes: int) 
         ('\ufeff"a', 1),
         ('a\n"b\nc', 2),
         ('a\r\nb,c,"b""\r\nc', 2),
+        ('a\r\rb\r"c\rd', 4),
+        ('a\r\n\r"c\r\nd', 3),
         ('"a\nb"\n"c\nd"\n\ne,"', 6),
         ('"a\nb"\n', None),
         ('7",8"\n"a""b"', None),
@@ -75,16 +77,51 @@ def test_only_the_delimiter_begins_a_value() -> None:
 
 @example([b"a", b"a", b"\r", b"\n"], 3)
 @given(st.lists(st.sampled_from([b"a", b'"', b"\r", b"\n"]), max_size=12), st.integers(3, 6))
-def test_arrow_gets_every_byte_and_the_end_of_the_last_line(text: list[bytes], size: int) -> None:
+def test_arrow_gets_all_from_the_first_line_on_and_an_end_of_an_only_one(
+    text: list[bytes], size: int
+) -> None:
     whole = b"".join(text)
     quotes = Quotes()
     file = CsvText(io.BytesIO(whole), quotes)
     blocks = list(iter(lambda: bytes(file.read(size)), b""))
     assert all(len(block) <= size for block in blocks)
-    missing = b"\n" if whole and not whole.endswith((b"\r", b"\n")) else b""
-    assert b"".join(blocks) == whole + missing
+    read = b"".join(blocks)
+    assert read.removesuffix(b"\n").lstrip(b"\r\n") == whole.removesuffix(b"\n").lstrip(b"\r\n")
+    assert file.has_lines == bool(read) == bool(whole.strip(b"\r\n"))
+    if read:
+        assert blocks[0].strip(b"\r\n")
+    if len(blocks) == 1:
+        assert read.endswith((b"\r", b"\n"))
     assert not any(a.endswith(b"\r") and b.startswith(b"\n") for a, b in pairwise(blocks))
     assert quotes.may_be_open == (whole.count(b'"') % 2 == 1)
+
+
+@pytest.mark.parametrize(
+    "text", ["y" * (2 << 20), '"' + "y\n" * (1 << 20), "y" * (1 << 20) + "\nz\n"]
+)
+def test_first_line_longer_than_a_block_is_an_error(tmp_path: pathlib.Path, text: str) -> None:
+    (tmp_path / "b.csv").write_text(text)
+    (tmp_path / "a.csv").write_text("x\n")
+    for path in (tmp_path, tmp_path / "b.csv"):
+        with pytest.raises(
+            SourceError, match=r"b\.csv', after row 0: a row is longer than a block"
+        ):
+            Dataset.from_csv(str(path), header=False).to_table()
+    with pytest.raises(SourceError, match="a row is longer than a block"):
+        Dataset.from_csv(str(tmp_path / "b.csv")).to_table()
+
+
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+def test_rows_behind_more_blank_lines_than_a_block_has_are_read(
+    tmp_path: pathlib.Path, mark: str
+) -> None:
+    # The other file is the first with rows: that this one has some shows only when it is read.
+    (tmp_path / "b.csv").write_text(mark + "\n" * (3 << 20) + "3,4\n")
+    (tmp_path / "a.csv").write_text("1,2\n")
+    rows = Dataset.from_csv(str(tmp_path), header=False).to_table().to_pylist()
+    assert rows == [{"f0": 1, "f1": 2}, {"f0": 3, "f1": 4}]
+    rows = Dataset.from_csv(str(tmp_path / "b.csv")).to_table()
+    assert rows.column_names == ["3", "4"]
 
 
 @pytest.mark.parametrize("schema", [None, pa.schema([("x", pa.int64())])])
