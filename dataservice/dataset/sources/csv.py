@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import re
 from collections.abc import Generator, Iterator, Mapping
 from typing import Any, ClassVar, Final, TypeAlias
 
@@ -19,6 +18,14 @@ import pyarrow.csv as pacsv
 from dataservice.dataset.columns import no_rows, require_distinct
 from dataservice.dataset.node import register_node
 from dataservice.dataset.plain_types import plain_schema
+from dataservice.dataset.sources.csv_errors import (
+    explained,
+    lacks_row,
+    require_text,
+    row_of,
+    says_empty,
+    typed,
+)
 from dataservice.dataset.sources.csv_rows import (
     BAD_VALUE,
     Unfit,
@@ -27,7 +34,7 @@ from dataservice.dataset.sources.csv_rows import (
     fitting_rows,
     require_convertible,
 )
-from dataservice.dataset.sources.csv_text import CsvText, Quotes, line_of_open_quote
+from dataservice.dataset.sources.csv_text import BLOCK_BYTES, CsvText, Quotes, line_of_open_quote
 from dataservice.dataset.sources.files import InputFile, first_readable
 from dataservice.dataset.sources.malformed_rows import MalformedRows
 from dataservice.dataset.sources.opening import (
@@ -54,20 +61,7 @@ from dataservice.runtime.arguments import check_choice, check_true_or_false
 
 _Batches: TypeAlias = Generator[pa.RecordBatch, None, None]
 
-_BLOCK_BYTES: Final = 1 << 20
-_NO_LINE: Final = "Empty CSV file"
-# Of a text that has lines, Arrow says that it is empty if none ends in the first block.
-_TOO_LONG: Final = ("straddling object", _NO_LINE)
-_NO_TEXT: Final = "invalid UTF8"
-_SKIPPED: Final = "; from_csv(..., on_error='skip') leaves out such rows"
-_OTHER_ENCODING: Final = (
-    "state its encoding, as in from_csv(..., encoding='latin-1'), or save the file as UTF-8, as "
-    "`iconv -f LATIN1 -t UTF-8` does"
-)
 _NO_DELIMITERS: Final = '"\r\n\0'
-_ROW: Final = re.compile(r"Row #(\d+): ")
-_MALFORMED: Final = "CSV parse error: Expected"
-_BAD_ROW: Final = re.compile(rf"In CSV column #|{_MALFORMED}")
 
 
 @register_node
@@ -143,7 +137,7 @@ class CsvSource(WholeFilesSource):
     def _require_closed_quotes(self, path: str) -> None:
         with opened(path, self.storage_options) as handle:
             text = self._text(handle, path)
-            blocks = iter(lambda: bytes(text.read(_BLOCK_BYTES)), b"")
+            blocks = iter(lambda: bytes(text.read(BLOCK_BYTES)), b"")
             line = line_of_open_quote(blocks, self.delimiter)
         if line is not None:
             raise SourceError(
@@ -162,7 +156,7 @@ class CsvSource(WholeFilesSource):
 
         def refuse(row: Unfit) -> None:
             if context.omitted is not None:
-                told = f"{path!r}: column {_typed(row.column)} has a value of another type"
+                told = f"{path!r}: column {typed(row.column)} has a value of another type"
                 context.omitted.source_rows(path, 1, f"{told} ({row.message}): {row.text}")
 
         # Nulls are told from texts when the values are converted.
@@ -175,8 +169,8 @@ class CsvSource(WholeFilesSource):
                     done += rows.num_rows
                     yield rows
             except pa.ArrowInvalid as error:
-                column = _typed(bad_column(error, schema))
-                raise _explained(path, f"after row {done}", column, error, skips=True) from error
+                column = typed(bad_column(error, schema))
+                raise explained(path, f"after row {done}", column, error, skips=True) from error
 
     def empty(self) -> pa.RecordBatch:
         return no_rows(self._row_schema)
@@ -201,7 +195,7 @@ class CsvSource(WholeFilesSource):
             if reader is None:
                 return Reference(file.path, pa.schema([]))
             require_distinct(reader.schema.names, what=f"{file.path!r}")
-            _require_text(file.path, reader.schema)
+            require_text(file.path, reader.schema)
             fits = functools.partial(self._fits, file.path)
             return Reference(file.path, plain_schema(with_unsigned(reader.schema, reader, fits)))
 
@@ -253,7 +247,7 @@ class CsvSource(WholeFilesSource):
         try:
             return ReadAheadBatches(text, lambda file: pacsv.open_csv(file, *options))
         except pa.ArrowInvalid as error:
-            if _NO_LINE not in str(error) or text.has_lines:
+            if not says_empty(error) or text.has_lines:
                 raise
             return None
 
@@ -267,7 +261,7 @@ class CsvSource(WholeFilesSource):
         stated = self.schema if self.unexpected_columns == "ignore" else None
         names = None if self.header or stated is None else stated.names
         read = pacsv.ReadOptions(
-            block_size=_BLOCK_BYTES,
+            block_size=BLOCK_BYTES,
             use_threads=context.threads > 1,
             column_names=names,
             autogenerate_column_names=not self.header and names is None,
@@ -321,17 +315,17 @@ class CsvSource(WholeFilesSource):
             ) from error
         except (pa.ArrowException, OSError, EOFError) as error:
             told = self._with_row(path, schema, error)
-            row = _ROW.search(str(told))
-            where = f"row {int(row[1]) - self.header}" if row else f"after row {rows_read()}"
+            row = row_of(told)
+            where = f"after row {rows_read()}" if row is None else f"row {row - self.header}"
             column, skips = self._column(path, schema, told), self.on_error == "skip"
-            raise _explained(path, where, column, told, skips=skips) from error
+            raise explained(path, where, column, told, skips=skips) from error
 
     def _with_row(self, path: str, schema: pa.Schema | None, error: BaseException) -> BaseException:
         """Returns the error with the row's number, which Arrow gives when it reads on one thread.
 
         Reads the file again for it.
         """
-        if not _BAD_ROW.search(str(error)) or _ROW.search(str(error)):
+        if not lacks_row(error):
             return error
         try:
             with self._reader(path, schema, RunContext()) as reader:
@@ -350,11 +344,7 @@ class CsvSource(WholeFilesSource):
         with every._reader(path, None, RunContext()) as reader:
             names = [] if reader is None else reader.schema.names
         name = names[int(found[1])]
-        return repr(name) if schema is None else _typed(schema.field(name))
-
-
-def _typed(column: pa.Field) -> str:
-    return f"{column.name!r} of type {column.type}"
+        return repr(name) if schema is None else typed(schema.field(name))
 
 
 def _checked_nulls(texts: Any) -> tuple[str, ...]:
@@ -373,43 +363,5 @@ def _check_delimiter(delimiter: Any) -> None:
         )
 
 
-def _require_text(path: str, inferred: pa.Schema) -> None:
-    """Raises SourceError for a column of bytes, as which Arrow infers text that is not UTF-8."""
-    for column in inferred:
-        if pa.types.is_binary(column.type):
-            raise SourceError(
-                f"{path!r}: column {column.name!r} holds text that is not UTF-8; "
-                f"{_OTHER_ENCODING}; or state pyarrow.binary() for it with schema="
-            )
-
-
 def _has_some_type(inferred: Reference) -> bool:
     return not all(pa.types.is_null(kind) for kind in inferred.schema.types)
-
-
-def _explained(
-    path: str, where: str, column: str, error: BaseException, *, skips: bool
-) -> DataServiceError:
-    """Returns the error to raise: for a value of another type in `column`, or a damaged file."""
-    # Cut, because the message may quote a value of any length.
-    message = _ROW.sub("", f"{error!s:.500}")
-    if any(told in message for told in _TOO_LONG):
-        return SourceError(
-            f"{path!r}, {where}: a row is longer than a block of {_BLOCK_BYTES:,} bytes; write "
-            "such values as Parquet or JSON lines, or close a quote that is left open"
-        )
-    is_malformed = _MALFORMED in message
-    # A malformed row can be left out only if it is text, as which Arrow hands it over.
-    if _NO_TEXT in message or (is_malformed and skips):
-        return SourceError(f"{path!r}, {where}: a text is not UTF-8 ({message}); {_OTHER_ENCODING}")
-    if not column:
-        return SourceError(
-            f"{path!r} cannot be read as CSV, {where}: {message}; "
-            "the file is damaged or cut short, or has another delimiter or number of columns"
-            + (_SKIPPED if is_malformed else "")
-        )
-    return SchemaError(
-        f"{path!r}, {where}: column {column} has a value of another type ({message}); "
-        "correct the file, parse the column as strings in map, or state the types with schema="
-        + ("" if skips else _SKIPPED)
-    )

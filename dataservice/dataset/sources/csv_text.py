@@ -15,6 +15,9 @@ import numpy as np
 
 from dataservice.dataset.sources.read_ahead import ReadAheadFile
 
+BLOCK_BYTES: Final = 1 << 20
+"""So many bytes of the text Arrow gets at once. No row may be longer."""
+
 _BOM: Final = b"\xef\xbb\xbf"
 _QUOTE: Final = ord('"')
 
