@@ -6,6 +6,7 @@ that only speaks to a dispatcher loads no more than it needs.
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 from dataservice.public_names import FOREIGN, HOMES, MODULES, resolve
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
     from dataservice.monitoring.server import MonitorServer
     from dataservice.vocabulary import AUTOTUNE, SHARD_HINT, ShardingPolicy
     from dataservice.worker.server import WorkerServer
+
+# Otherwise gRPC starts its threads again in a forked child, where they read what comes for the
+# parent's streams, and crash it. Here, because gRPC reads it once, when any module imports it.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 __all__ = [
     "Dataset",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+import dataservice  # noqa: F401  # turns gRPC's support of forks off before anything imports grpc
 from pstrain.public_names import lazy_getattr
 
 if TYPE_CHECKING:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import textwrap
+
+import pytest
 
 from dataservice.public_names import HOMES
 
@@ -98,3 +101,18 @@ def test_first_fit_beside_first_evaluate_imports_callbacks() -> None:
     program = [sys.executable, "-c", textwrap.dedent(_FIT_BESIDE_EVALUATE)]
     ended = subprocess.run(program, capture_output=True, text=True, timeout=120, check=True)
     assert sorted(ended.stdout.split()) == ["evaluate", "fit"]
+
+
+@pytest.mark.parametrize("package", ["dataservice", "pstrain"])
+@pytest.mark.parametrize(("given", "found"), [(None, "0"), ("1", "1")])
+def test_support_of_forks_is_off_before_anything_imports_grpc(
+    package: str, given: str | None, found: str
+) -> None:
+    """Otherwise forked children crash if the program imports grpc before a name of the package."""
+    name = "GRPC_ENABLE_FORK_SUPPORT"
+    environment = {key: value for key, value in os.environ.items() if key != name}
+    environment |= {} if given is None else {name: given}
+    code = f"import os, sys, {package}; print(os.environ[{name!r}], 'grpc' in sys.modules)"
+    program = [sys.executable, "-c", code]
+    ended = subprocess.run(program, capture_output=True, text=True, check=True, env=environment)
+    assert ended.stdout == f"{found} False\n"

@@ -6,12 +6,6 @@ carries the token, every error of the error tree keeps its class from one end to
 frozen peer is noticed by keepalive within a few seconds.
 """
 
-import os
-
-# Otherwise gRPC starts its threads again in a forked child, where they read what comes for the
-# parent's streams, and crash it. Before the imports, because gRPC reads it once.
-os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
-
 from dataservice.runtime.rpc.client import RpcClient
 from dataservice.runtime.rpc.server import RpcServer
 from dataservice.runtime.rpc.streams import RequestSource, RpcStream
