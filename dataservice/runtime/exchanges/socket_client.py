@@ -136,7 +136,7 @@ def _dial(place: tuple[str, int], timeout_s: float) -> socket.socket:
 
 def _dial_once(place: tuple[str, int], deadline_s: float) -> socket.socket:
     found = socket.getaddrinfo(*place, type=socket.SOCK_STREAM)
-    failure: OSError = OSError("the name has no address")
+    failure: OSError | None = None
     for number, (family, kind, protocol, _, address) in enumerate(found):
         sock = socket.socket(family, kind, protocol)
         try:
@@ -150,11 +150,14 @@ def _dial_once(place: tuple[str, int], deadline_s: float) -> socket.socket:
             return sock
         except OSError as error:
             sock.close()
-            failure = error
+            # What an address answers says more than that another cannot be reached: many hosts
+            # have addresses of IPv6 that many networks do not reach.
+            if failure is None or error.errno not in _CUT_OFF:
+                failure = error
         except BaseException:
             sock.close()
             raise
-    raise failure
+    raise failure or OSError("the name has no address")
 
 
 def _wrapped(sock: socket.socket, context: ssl.SSLContext, host: str) -> ssl.SSLSocket:

@@ -91,6 +91,27 @@ def test_host_that_the_network_does_not_reach_has_not_answered_in_time(
         client.action("reverse", timeout_s=0.5)
 
 
+@over_sockets
+@pytest.mark.parametrize("cut_off", [0, 1])
+def test_server_is_gone_if_one_address_of_its_host_says_so_and_the_other_is_not_reached(
+    ends: Ends, server: Any, cut_off: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = server.address
+    server.stop()
+    found = socket.getaddrinfo(*address.rsplit(":", 1), type=socket.SOCK_STREAM)
+    connect, attempts = socket.socket.connect, itertools.count()
+
+    def reaching_one(sock: socket.socket, place: Any) -> None:
+        if next(attempts) % 2 == cut_off:
+            raise OSError(errno.ENETUNREACH, os.strerror(errno.ENETUNREACH))
+        connect(sock, place)
+
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found * 2)
+    monkeypatch.setattr(socket.socket, "connect", reaching_one)
+    with ends.connect(address) as client, takes(), pytest.raises(UnavailableError, match="refused"):
+        client.action("reverse", timeout_s=TIMEOUT_S)
+
+
 @over_network
 def test_client_reconnects_to_restarted_server(ends: Ends, server: Any) -> None:
     with ends.connect(server.address) as client:
