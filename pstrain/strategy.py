@@ -13,7 +13,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from dataservice.runtime.retry import retry_until
 from pstrain.cluster import ClusterResolver, check_training_cluster
@@ -42,6 +42,11 @@ from pstrain.variables.placement import ServerPlacement, placer
 __all__ = ["ParameterServerStrategy", "Replica"]
 
 logger = logging.getLogger(__name__)
+
+# Short, so that the program soon says which server it waits for, also if the network drops all that
+# is sent to a wrong address.
+_STATUS_S: Final = 5.0
+_LEAST_STATUS_S: Final = 1.0
 
 T = TypeVar("T")
 
@@ -232,9 +237,13 @@ class ParameterServerStrategy(Replica):
     def _statuses(self, deadline_s: float) -> list[dict[str, Any]]:
         """Returns the status of every server, once all have answered."""
         return [
-            self._answer_of(ps, deadline_s, functools.partial(self.parameters.status, ps))
+            self._answer_of(ps, deadline_s, functools.partial(self._status, ps))
             for ps in range(len(self.parameters.addresses))
         ]
+
+    def _status(self, ps: int, limit_s: float) -> dict[str, Any]:
+        # A server that answers just before the deadline is not too late.
+        return self.parameters.status(ps, timeout_s=max(limit_s, _LEAST_STATUS_S))
 
     def begin_anew(self) -> None:
         """Begins a new session, like :meth:`begin`; servers refuse requests of the old session.
@@ -264,18 +273,23 @@ class ParameterServerStrategy(Replica):
         return True
 
     def _begin_at(self, deadline_s: float, ps: int, *conditions: str) -> None:
-        begin = functools.partial(self.parameters.begin_session, ps, *conditions)
+        def begin(_limit_s: float) -> bool:  # dropping old variables may take longer than a status
+            return self.parameters.begin_session(ps, *conditions)
+
         if self._answer_of(ps, deadline_s, begin):
             notify_at_exit(self._resolver, self.session, self.tls)
 
-    def _answer_of(self, ps: int, deadline_s: float, call: Callable[[], T]) -> T:
-        """Calls server ``ps`` until it answers; UnavailableError if it has not by the deadline."""
+    def _answer_of(self, ps: int, deadline_s: float, call: Callable[[float], T]) -> T:
+        """Calls server ``ps`` until it answers; UnavailableError if it has not by the deadline.
+
+        ``call`` gets the time that an attempt may take.
+        """
         address = self.parameters.addresses[ps]
         tasks = "start the cluster's 'ps' tasks, which on a new machine compile kernels first"
 
-        def attempt(_limit_s: float) -> T:  # calls have a time-out of their own
+        def attempt(limit_s: float) -> T:
             try:
-                return call()
+                return call(limit_s)
             except ServerLostError as error:
                 # What it advises is for a server that is lost in training.
                 raise UnavailableError(str(error.__cause__ or error)) from error
@@ -285,7 +299,7 @@ class ParameterServerStrategy(Replica):
                 attempt,
                 waiting_for=f"parameter server {ps} at {address} ({tasks})",
                 timeout_s=max(0.0, deadline_s - time.monotonic()),
-                attempt_timeout_s=self.parameters.config.request_timeout_s,
+                attempt_timeout_s=min(_STATUS_S, self.parameters.config.request_timeout_s),
                 wait=threading.Event().wait,
             )
         except (UnavailableError, DeadlineExceededError) as error:

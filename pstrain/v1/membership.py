@@ -145,8 +145,10 @@ class Membership:
 
     def _statuses(self) -> list[dict[str, Any]]:
         """Returns the status of every server, once each has answered."""
+        limit_s = min(_ASK_TIMEOUT_S, self._timeout_s)
+        ask = functools.partial(self._parameters.status, timeout_s=limit_s)
         return [
-            self._answer_of(ps, functools.partial(self._parameters.status, ps))
+            self._answer_of(ps, functools.partial(ask, ps))
             for ps in range(len(self._parameters.addresses))
         ]
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import errno
 import itertools
+import os
 import pathlib
 import random
+import socket
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -538,6 +541,20 @@ def test_strategy_waits_for_its_servers_until_its_deadline(own_server: ChildProc
             strategy = waiting.result(DEADLINE_S)
             assert strategy.parameters.status(0)["session"] == strategy.session
             strategy.parameters.close()
+
+
+def test_strategy_names_a_server_that_the_network_does_not_reach_at_its_deadline(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def unreachable(*_: Any) -> None:
+        raise OSError(errno.EHOSTUNREACH, os.strerror(errno.EHOSTUNREACH))
+
+    monkeypatch.setattr(socket.socket, "connect", unreachable)
+    began_s = time.monotonic()
+    reason = f"parameter server 0 at 192.0.2.1:7.*start.*{os.strerror(errno.EHOSTUNREACH)}"
+    with pytest.raises(UnavailableError, match=reason):
+        strategy_on(["192.0.2.1:7"], config=ParameterConfig(start_timeout_s=1.0))
+    assert time.monotonic() - began_s < AT_MOST_S
 
 
 # -- checkpoints

@@ -57,7 +57,7 @@ def test_server_that_does_not_answer_in_time_is_unavailable_and_no_longer_a_loss
     strategy: Any = object.__new__(ParameterServerStrategy)
     strategy.parameters = SimpleNamespace(addresses=["h:2"], config=ParameterConfig())
 
-    def ask() -> None:
+    def ask(_limit_s: float) -> None:
         raise kind("silent")
 
     with pytest.raises(UnavailableError, match=r"parameter server 0 at h:2 .*silent") as raised:
@@ -69,7 +69,7 @@ def test_wait_for_server_that_is_starting_gives_no_advice_for_a_lost_one() -> No
     strategy: Any = object.__new__(ParameterServerStrategy)
     strategy.parameters = SimpleNamespace(addresses=["h:2"], config=ParameterConfig())
 
-    def ask() -> None:
+    def ask(_limit_s: float) -> None:
         raise ServerLostError("it is gone: restore a checkpoint") from OSError("refused")
 
     with pytest.raises(UnavailableError, match=r"start .*'ps' tasks.*: refused$") as raised:

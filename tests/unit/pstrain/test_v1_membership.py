@@ -43,11 +43,13 @@ class Parameters:
         self._servers = servers
         self.addresses = [f"ps{number}" for number in range(len(servers.each))]
         self.events: list[Any] = []
+        self.status_limits_s: list[float] = []
 
     def change_session(self, session: str) -> None:
         self.session = session
 
-    def status(self, ps: int) -> dict[str, Any]:
+    def status(self, ps: int, *, timeout_s: float) -> dict[str, Any]:
+        self.status_limits_s.append(timeout_s)
         return self._servers.of(ps).status()
 
     def sessions(self, *, timeout_s: float) -> list[Any]:  # noqa: ARG002
@@ -108,6 +110,14 @@ def test_chief_gives_up_on_server_that_restarts_whenever_session_begins() -> Non
     parameters.events = [functools.partial(servers.restart, 0)] * 10_000
     with pytest.raises(DeadlineExceededError, match="stay up while the session begins"):
         member.enter()
+
+
+def test_chief_gives_no_answer_of_a_server_more_time_than_it_waits_in_all() -> None:
+    for start_timeout_s, most_s in ((2.0, 2.0), (600.0, 10.0)):
+        member, parameters = chief(Servers(2), start_timeout_s)
+        member.enter()
+        assert parameters.status_limits_s
+        assert max(parameters.status_limits_s) <= most_s
 
 
 def test_new_chief_is_newer_than_servers_that_were_silent_at_first() -> None:
