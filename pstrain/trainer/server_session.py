@@ -8,7 +8,8 @@ lost.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 from dataservice.runtime.auth import TlsConfig, resolve_token
@@ -143,19 +144,10 @@ class ServerSession:
     ) -> Answers:
         """Returns replies by server; raises the first error among them once all have been read.
 
-        A server that does not answer a plain request in time is lost: it is frozen or cut off.
         Only a request with its own ``timeout_s``, such as a part of a checkpoint, may be just slow.
         """
-        try:
-            replies = self._connections.ask(
-                requests, timeout_s or self._config.request_timeout_s, repeat=repeat
-            )
-        except DeadlineExceededError as error:
-            if timeout_s is not None:
-                raise
-            raise ServerLostError(
-                f"{error}: it is frozen or cut off. Start it again{self.remedy}"
-            ) from error
+        with self._lost_if_late(timeout_s) as limit_s:
+            replies = self._connections.ask(requests, limit_s, repeat=repeat)
         return {
             ps: Answer(messages.decode_reply(reply.header), reply.body)
             for ps, reply in replies.items()
@@ -191,5 +183,20 @@ class ServerSession:
         return {ps: Answer(reply.header["then"], reply.body) for ps, reply in with_pulls.items()}
 
     def _action(self, ps: int, name: str, request: Header, timeout_s: float | None = None) -> bytes:
-        timeout_s = timeout_s or self._config.request_timeout_s
-        return self._connections.action(ps, name, json.dumps(request).encode(), timeout_s)
+        with self._lost_if_late(timeout_s) as limit_s:
+            return self._connections.action(ps, name, json.dumps(request).encode(), limit_s)
+
+    @contextmanager
+    def _lost_if_late(self, timeout_s: float | None) -> Iterator[float]:
+        """Yields the time-out of a request; ServerLostError after it if the request has none.
+
+        A server that does not answer a plain request in time is lost: it is frozen or cut off.
+        """
+        try:
+            yield timeout_s or self._config.request_timeout_s
+        except DeadlineExceededError as error:
+            if timeout_s is not None:
+                raise
+            raise ServerLostError(
+                f"{error}: it is frozen or cut off. Start it again{self.remedy}"
+            ) from error

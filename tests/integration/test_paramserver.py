@@ -518,8 +518,10 @@ def test_requests_to_frozen_server_time_out(
         patch.setattr(strategy.parameters, "_config", SHORT)
         with pytest.raises(ServerLostError, match=r"parameter server 0 .* not answered within"):
             strategy.parameters.apply([Update(table.spec, values)], SGD)
+        with pytest.raises(ServerLostError, match=r"parameter server 0.*frozen or cut off"):
+            strategy.parameters.check_current()
         with pytest.raises(DeadlineExceededError):
-            strategy.parameters.status(0)
+            strategy.parameters.status(0, timeout_s=0.2)
         # A request that may take long, such as a checkpoint's, proves no loss by its delay.
         with pytest.raises(DeadlineExceededError, match="parameter server 0 at"):
             strategy.parameters.ask_all({0: {"kind": "verify"}}, timeout_s=0.2)
