@@ -7,7 +7,10 @@ all that it held; one that stays away is lost, and nobody waits for it for ever.
 from __future__ import annotations
 
 import errno
+import os
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,7 +22,7 @@ import pytest
 import dataservice as ds
 import pstrain as ps
 from pstrain.config import ParameterConfig
-from tests.chaos.hosts import Hosts, needs_hosts
+from tests.chaos.hosts import Hosts, names_of, needs_hosts, processes_in
 from tests.waiting import wait_until
 
 pytestmark = needs_hosts
@@ -170,6 +173,30 @@ def test_a_parameter_server_whose_host_stays_away_is_lost_after_the_time_out(
     with pytest.raises(ps.errors.UnavailableError, match=r"within 5 s.*Start it again"):
         program.coordinator.join(timeout=90.0)
     program.coordinator.close()
+
+
+_LEFT_OVER = """
+import time
+from tests.chaos.hosts import Hosts
+Hosts(1).__enter__().start(0, "pstrain", "server", "--job", "ps", "--port", 7101)
+print("ready", flush=True)
+time.sleep(1_000)
+"""
+
+
+def test_hosts_of_a_killed_program_are_removed_by_the_next_one() -> None:
+    program = subprocess.Popen([sys.executable, "-c", _LEFT_OVER], stdout=subprocess.PIPE)
+    assert program.stdout is not None
+    assert program.stdout.readline() == b"ready\n"
+    (space,) = (name for name in names_of(program.pid) if name.startswith("ns"))
+    assert processes_in(space)
+    program.kill()
+    program.communicate()
+    wait_until(lambda: not processes_in(space), "the end of its server")
+    with Hosts(1):
+        assert not names_of(program.pid)
+        assert len(names_of(os.getpid())) == 3
+    assert not names_of(os.getpid())
 
 
 def _cut_off_error(address: str) -> int | None:
