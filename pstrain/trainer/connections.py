@@ -50,6 +50,8 @@ class Connections:
     """Streams to the servers at ``addresses``; opened on first use. Thread-safe.
 
     ``remedy``: completes error texts; what users have to do once they started a lost server again.
+    ``connect_timeout_s``: a server that cannot be connected to for so long is lost, however long a
+    reply may take.
     """
 
     def __init__(
@@ -59,9 +61,11 @@ class Connections:
         token: str,
         tls: TlsConfig | None,
         remedy: str,
+        connect_timeout_s: float,
         share_memory: bool = True,
     ) -> None:
         self.addresses = tuple(addresses)
+        self._connect_timeout_s = connect_timeout_s
         self._remedy = remedy
         self._token = token
         self._share_memory = share_memory
@@ -147,9 +151,14 @@ class Connections:
         _close(streams)
 
     def _send(self, streams: Streams, server: int, request: Request, deadline_s: float) -> bool:
-        """Sends a request, opening the stream if needed; False if the stream is broken."""
+        """Sends a request, opening the stream if needed; False if the stream is broken.
+
+        ServerLostError if the server could not be connected to for the time that this may take.
+        """
         try:
             self._send_or_fail(streams, server, request, deadline_s)
+        except ServerLostError:
+            raise
         except UnavailableError:
             return False
         return True
@@ -174,6 +183,8 @@ class Connections:
             time.sleep(pause_s)
         try:
             self._send_or_fail(streams, server, request, deadline_s)
+        except ServerLostError:
+            raise
         except UnavailableError as error:
             raise self._unavailable(server, error) from error
         reply = self._reply(streams, server, deadline_s, may_fail=False)
@@ -202,7 +213,13 @@ class Connections:
             if local is not None:
                 streams[server] = local
                 return
-        streams[server] = self._clients[server].exchange(command, timeout_s=left_s)
+        limit_s = min(left_s, self._connect_timeout_s)
+        try:
+            streams[server] = self._clients[server].exchange(command, timeout_s=limit_s)
+        except DeadlineExceededError as error:
+            if limit_s == left_s:
+                raise
+            raise self._unavailable(server, error) from error
 
     def _unavailable(self, server: int, error: Exception | str) -> ServerLostError:
         return ServerLostError(

@@ -51,6 +51,7 @@ class ServerSession:
             token=resolve_token(token),
             tls=tls,
             remedy=self.remedy,
+            connect_timeout_s=self._config.request_timeout_s,
             share_memory=self._config.share_memory,
         )
 

@@ -38,6 +38,7 @@ from pstrain.paramserver.server import ParameterServer
 from pstrain.strategy import ParameterServerStrategy
 from pstrain.strategy_scope import get_strategy, has_strategy
 from pstrain.trainer.client import RemoteParameters
+from pstrain.trainer.server_session import ServerSession
 from pstrain.variables.scope import local_parameters
 from pstrain.variables.variable import Variable, create_variable
 from pstrain.vocabulary import Fetch, OptimizerSpec, Update
@@ -545,18 +546,36 @@ def test_strategy_waits_for_its_servers_until_its_deadline(own_server: ChildProc
             strategy.parameters.close()
 
 
-def test_strategy_names_a_server_that_the_network_does_not_reach_at_its_deadline(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def unreachable(*_: Any) -> None:
+@pytest.fixture
+def unreachable(monkeypatch: pytest.MonkeyPatch) -> str:
+    """Returns the address of a server that the network does not reach."""
+
+    def connect(*_: Any) -> None:
         raise OSError(errno.EHOSTUNREACH, os.strerror(errno.EHOSTUNREACH))
 
-    monkeypatch.setattr(socket.socket, "connect", unreachable)
+    monkeypatch.setattr(socket.socket, "connect", connect)
+    return "192.0.2.1:7"
+
+
+def test_strategy_names_a_server_that_the_network_does_not_reach_at_its_deadline(
+    unreachable: str,
+) -> None:
     began_s = time.monotonic()
-    reason = f"parameter server 0 at 192.0.2.1:7.*start.*{os.strerror(errno.EHOSTUNREACH)}"
+    reason = f"parameter server 0 at {unreachable}.*start.*{os.strerror(errno.EHOSTUNREACH)}"
     with pytest.raises(UnavailableError, match=reason):
-        strategy_on(["192.0.2.1:7"], config=ParameterConfig(start_timeout_s=1.0))
+        strategy_on([unreachable], config=ParameterConfig(start_timeout_s=1.0))
     assert time.monotonic() - began_s < AT_MOST_S
+
+
+def test_save_does_not_wait_long_for_a_server_that_the_network_does_not_reach(
+    unreachable: str,
+) -> None:
+    session = ServerSession([unreachable], token=TOKEN, session="s", tls=None, config=SHORT)
+    began_s = time.monotonic()
+    with pytest.raises(ServerLostError, match=f"parameter server 0 at {unreachable} is gone"):
+        session.ask_all({0: {"kind": "verify"}}, timeout_s=600.0)
+    assert time.monotonic() - began_s < AT_MOST_S
+    session.close()
 
 
 # -- checkpoints

@@ -41,7 +41,7 @@ def test_each_thread_gets_the_stream_that_it_used_last(monkeypatch: pytest.Monke
         streams[server] = Stream(both_asked, used)
 
     monkeypatch.setattr(Connections, "_open", open_stream)
-    connections = Connections(["host:1"], token="t", tls=None, remedy="")
+    connections = Connections(["host:1"], token="t", tls=None, remedy="", connect_timeout_s=5.0)
 
     def ask() -> int:
         connections.ask({0: Request(b"request")}, 30.0, repeat=True)
@@ -81,7 +81,7 @@ def test_streams_that_a_signal_handler_used_meanwhile_are_closed(
         opened.append(streams[server])
 
     monkeypatch.setattr(Connections, "_open", open_stream)
-    connections = Connections(["host:1"], token="t", tls=None, remedy="")
+    connections = Connections(["host:1"], token="t", tls=None, remedy="", connect_timeout_s=5.0)
     connections.ask({0: Request(b"request")}, 30.0, repeat=True)
     connections.close()
     assert len(opened) == 2
