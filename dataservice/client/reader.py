@@ -261,6 +261,7 @@ class ServiceReader:
                 return
             accepted = self._session.accept(stream, header)
             self._wake_if_idle()
+            self._wake_to_report()  # a frame without rows counts as consumed
         if batch is None or not accepted.slices:
             return
         row_bytes = size_bytes / max(1, header.rows)
@@ -288,6 +289,7 @@ class ServiceReader:
             chunks = sequencer.add(accepted.spans, rows)
             self._session.record_sequenced(len(chunks), waits=sequencer.holds_anything)
             self._wake_if_idle()
+            self._wake_to_report()  # a frame without rows counts as consumed
         elements = [
             TakenElement(chunk.batch, (chunk.span,), encoded_bytes(chunk.batch)) for chunk in chunks
         ]
@@ -348,7 +350,7 @@ class ServiceReader:
             if absence is not None:
                 self._on_failure(absence)
                 return
-            if has_ended:
+            if has_ended or self._failure is not None:
                 self._buffer.wake()
 
     def _sleep_until_due(self, stop: threading.Event) -> None:

@@ -9,6 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,11 @@ from dataservice.client.connection import DispatcherConnection
 from dataservice.client.pacing import Pacing
 from dataservice.client.read_spec import ReadSpec
 from dataservice.client.reader import ServiceReader
-from dataservice.errors import FailedPreconditionError, InvalidArgumentError
+from dataservice.errors import (
+    FailedPreconditionError,
+    InvalidArgumentError,
+    QuarantinedError,
+)
 from dataservice.vocabulary import parse_target
 from tests.integration.service_cluster import LocalService, local_service, read_ids, write_numbers
 from tests.waiting import wait_until
@@ -293,19 +298,79 @@ def test_end_of_data_does_not_wait_for_a_heartbeat(
 
 
 @pytest.fixture
-def patient_reader(
-    service: LocalService, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[ServiceReader]:
-    """A reader of six elements that calls the dispatcher and looks for news only when woken."""
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has readers call the dispatcher, and look for news, only when woken."""
     monkeypatch.setattr(
         "dataservice.client.reader.Pacing", lambda _heartbeat_s, now_s: Pacing(60.0, now_s)
     )
     monkeypatch.setattr("dataservice.client.reader._TAKE_POLL_S", 60.0)
-    dataset_id = ds.register_dataset(service.target, ds.Dataset.range(6).batch(1))
+
+
+@contextmanager
+def reader_of(service: LocalService, dataset: ds.Dataset) -> Iterator[ServiceReader]:
+    dataset_id = ds.register_dataset(service.target, dataset)
     target = parse_target(service.target)
     reader = ServiceReader(ReadSpec(target=target, dataset_id=dataset_id, policy=DYNAMIC))
-    yield reader
-    reader.close()
+    try:
+        yield reader
+    finally:
+        reader.close()
+
+
+@pytest.fixture
+def patient_reader(service: LocalService, patient: None) -> Iterator[ServiceReader]:  # noqa: ARG001
+    """A reader of six elements."""
+    with reader_of(service, ds.Dataset.range(6).batch(1)) as reader:
+        yield reader
+
+
+def nothing_after(gate: pathlib.Path) -> ds.Dataset:
+    """Returns a dataset of six rows that are all filtered out, once there is a file ``gate``."""
+
+    def wait_for_gate(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        wait_until(gate.exists, "the gate", 60.0)
+        return columns
+
+    rows = ds.Dataset.range(6).map(wait_for_gate, schema=pa.schema({"id": pa.int64()}))
+    return rows.filter(ds.col("id") < 0).batch(1)
+
+
+@pytest.mark.usefixtures("patient")
+def test_windows_without_rows_are_reported_without_a_heartbeat(
+    service: LocalService, tmp_path: pathlib.Path
+) -> None:
+    gate = tmp_path / "gate"
+    with reader_of(service, nothing_after(gate)) as reader:
+        asleep_s = time.monotonic() + 30
+        wait_until(lambda: reader._sleeps_until_s > asleep_s, "the reader to sleep")
+        gate.touch()
+        wait_until(lambda: bool(reader._session._tracker._finished), "the report", 30.0)
+
+
+@pytest.mark.usefixtures("patient")
+def test_failure_between_the_look_for_it_and_the_wait_is_not_missed(
+    service: LocalService, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reply may bring one before the end, as that a window of an ordered job is missing."""
+    monkeypatch.setattr(
+        "dataservice.client.quarantine.check_quarantined",
+        lambda *_, has_ended: QuarantinedError(f"missing, {has_ended=}"),
+    )
+    gate = tmp_path / "gate"
+    with reader_of(service, nothing_after(gate)) as reader:
+        get = reader._buffer.get
+
+        def get_after_failure(timeout_s: float, *more: int) -> object:
+            if timeout_s:
+                wait_until(lambda: reader._failure is not None, "the failure")
+            return get(timeout_s, *more)
+
+        monkeypatch.setattr(reader._buffer, "get", get_after_failure)
+        began_s = time.monotonic()
+        with pytest.raises(QuarantinedError, match="has_ended=False"):
+            reader.take()
+        assert time.monotonic() - began_s < 30
+        gate.touch()
 
 
 def test_consumed_rows_are_reported_without_a_heartbeat(
