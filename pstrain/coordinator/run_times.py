@@ -31,7 +31,7 @@ class RunTimes:
         self._closures_in_flight = closures_in_flight
         self._work_s = AHEAD_S * closures_in_flight
         self._latest: OrderedDict[str, deque[float]] = OrderedDict()
-        self._ahead: dict[str, int] = {}
+        self._ahead: dict[str, int] = {}  # of functions that may be sent ahead
 
     @property
     def ahead_max(self) -> int:
@@ -44,9 +44,12 @@ class RunTimes:
         if latest is None:
             latest = self._latest[function_id] = deque(maxlen=_RUNS)
             if len(self._latest) > _REMEMBERED:
-                self._ahead.pop(self._latest.popitem(last=False)[0])
+                self._ahead.pop(self._latest.popitem(last=False)[0], None)
         latest.append(seconds)
-        self._ahead[function_id] = self._ahead_of(latest)
+        if ahead := self._ahead_of(latest):
+            self._ahead[function_id] = ahead
+        else:
+            self._ahead.pop(function_id, None)
 
     def ahead(self, function_id: str) -> int:
         """Returns how many of a function's closures a trainer may hold; 0: only as it has slots."""

@@ -27,8 +27,8 @@ def test_ahead_count_follows_longest_of_latest_runs() -> None:
 
 def test_remembered_functions_are_bounded() -> None:
     run_times = RunTimes()
-    for number in range(5000):
-        run_times.note(str(number), 0.0)
+    for number in range(8 * 2000):
+        run_times.note(str(number // 8), 0.0)
     assert len(run_times._latest) == len(run_times._ahead) <= 1024
     for _ in range(8):
         run_times.note("new", 0.0)
@@ -57,3 +57,9 @@ def test_largest_ahead_count_is_that_of_any_function() -> None:
         for _ in range(8):
             run_times.note(function_id, seconds)
     assert run_times.ahead_max == run_times.ahead("g") == 21
+
+
+def test_largest_ahead_count_costs_nothing_for_functions_that_are_not_sent_ahead() -> None:
+    assert _run_times(*[0.0] * 8)._ahead
+    assert not _run_times(*[0.0] * 7)._ahead
+    assert not _run_times(*[0.0] * 8, 2 * AHEAD_S)._ahead
