@@ -36,11 +36,21 @@ data = ["--data", "data.csv"]
 assert not main(["train", *data, "--label", "y", "--out", "model", "--local", "--epochs", "1"])
 assert not main(["predict", "model", *data, "--output", "out.csv"])
 """
+SKIPPING = """
+import pathlib
+import dataservice as ds, pyarrow as pa
+pathlib.Path("data.csv").write_text("x,c\\n" + "1,a\\n" * 90 + "?,b\\n" * 10)
+types = pa.schema({"x": pa.int64(), "c": pa.string()})
+data = ds.Dataset.from_csv("data.csv", schema=types, on_error="skip")
+assert sum(batch.num_rows for batch in data) == 90
+"""
 TELL = "import sys\nprint('pandas' in sys.modules)\n"
 
 
 @pytest.mark.parametrize(
-    "program", [PIPELINE, STEP, TABULAR], ids=["pipeline", "step", "command line"]
+    "program",
+    [PIPELINE, STEP, TABULAR, SKIPPING],
+    ids=["pipeline", "step", "command line", "skipping"],
 )
 def test_numeric_programs_do_not_import_pandas(program: str, tmp_path: pathlib.Path) -> None:
     assert said_by(program + TELL, cwd=tmp_path).splitlines()[-1] == "False"

@@ -16,6 +16,7 @@ import pyarrow.csv as pacsv
 
 from dataservice.dataset.sources.bisection import REFUSED_MAX
 from dataservice.errors import InvalidArgumentError
+from dataservice.runtime.number_arrays import from_numbers, to_numbers
 
 BAD_VALUE: Final = re.compile(r"In CSV column #(\d+): (?:Row #(\d+): )?")
 _TEXT_CHARS: Final = 200
@@ -38,7 +39,7 @@ def require_convertible(schema: pa.Schema) -> None:
     """Raises InvalidArgumentError for a column of a type to which Arrow converts no text."""
     for field in schema:
         try:
-            _converted(pa.array([b""]), field, pacsv.ConvertOptions(column_types=[field]))
+            _converted(pa.nulls(1, pa.binary()), field, pacsv.ConvertOptions(column_types=[field]))
         except pa.ArrowNotImplementedError as error:
             raise InvalidArgumentError(
                 f"the schema given to from_csv has the column {field.name!r} of type {field.type}, "
@@ -67,7 +68,7 @@ def fitting_rows(
         column = columns[_column_at_fault(columns, row)]
         refuse(Unfit(_beginning(rows.slice(row, 1)), column.field, column.message(row)))
     end = rows.num_rows if len(bad) <= REFUSED_MAX else bad[REFUSED_MAX]
-    fitting = pa.array(~is_bad[:end])
+    fitting = from_numbers(~is_bad[:end])
     yield pa.RecordBatch.from_arrays([column.kept(fitting) for column in columns], schema=schema)
     if end < rows.num_rows:
         index = _column_at_fault(columns, end)
@@ -102,7 +103,7 @@ class _Column:
     def _find_bad(self, values: pa.DictionaryArray) -> None:
         # By the index of each different value in the dictionary.
         self._messages = _bad_values(values.dictionary, self.field, self._options)
-        self._in_dictionary = values.indices.to_numpy()
+        self._in_dictionary = to_numbers(values.indices)
         self.is_bad = np.isin(self._in_dictionary, list(self._messages))
 
     def message(self, row: int) -> str:
@@ -158,7 +159,7 @@ def _first_bad(error: pa.ArrowInvalid) -> tuple[int, str]:
 
 def _converted(values: pa.Array, field: pa.Field, options: pacsv.ConvertOptions) -> pa.Array:
     if not len(values):
-        return pa.array([], field.type)
+        return pa.nulls(0, field.type)
     text = _written(pa.RecordBatch.from_arrays([values], [field.name]))
     # One block, whatever its size: Arrow allows no row to reach over several.
     read = pacsv.ReadOptions(column_names=[field.name], block_size=text.size + 1, use_threads=False)
