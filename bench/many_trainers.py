@@ -24,7 +24,7 @@ import pstrain as ps
 from bench.options import add_common, new_parser
 from bench.peers import children
 from dataservice.runtime.rpc.conventions import SERVER_OPTIONS
-from pstrain import results
+from pstrain.serialization import results
 from pstrain.trainer.result_queue import HOLD_MAX_S, HOLD_S
 from pstrain.wire import trainer_pb2 as pb
 

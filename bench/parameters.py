@@ -32,7 +32,7 @@ from dataservice.runtime.exchanges.flight_exchange import FlightChannel
 from dataservice.runtime.process import ChildProcess, announce_ready, exit_with_parent, spawn_module
 from pstrain import initializers
 from pstrain.config import ParameterConfig
-from pstrain.session_ids import new_session
+from pstrain.sessions.ids import new_session
 from pstrain.trainer.client import RemoteParameters
 from pstrain.vocabulary import Fetch, OptimizerSpec, ShardSpec, Update, VariableSpec
 

@@ -37,22 +37,22 @@ if TYPE_CHECKING:
     from pstrain.features.tokens import Vocabulary
     from pstrain.gradients.tape import GradientTape
     from pstrain.gradients.tensor import Tensor
-    from pstrain.input_sharding import AutoShardPolicy, InputOptions
     from pstrain.launch.local import LocalCluster
-    from pstrain.replica import (
-        ReduceOp,
-        ValueContext,
-        get_replica_context,
-        in_cross_replica_context,
-    )
     from pstrain.resolvers.kubernetes import KubernetesClusterResolver
     from pstrain.resolvers.slurm import SlurmClusterResolver
     from pstrain.resolvers.tf_config import TFConfigClusterResolver
     from pstrain.resolvers.union import UnionResolver
     from pstrain.server import Server
     from pstrain.sidecar import SidecarEvaluator
-    from pstrain.strategy import ParameterServerStrategy
-    from pstrain.strategy_scope import get_strategy, has_strategy
+    from pstrain.strategy.input_sharding import AutoShardPolicy, InputOptions
+    from pstrain.strategy.parameter_server import ParameterServerStrategy
+    from pstrain.strategy.replica import (
+        ReduceOp,
+        ValueContext,
+        get_replica_context,
+        in_cross_replica_context,
+    )
+    from pstrain.strategy.scope import get_strategy, has_strategy
     from pstrain.trainer.context import (
         InputContext,
         experimental_get_current_worker_index,
@@ -75,15 +75,15 @@ _HOMES = {
     "Server": "pstrain.server",
     "LocalCluster": "pstrain.launch.local",
     # strategy and variables
-    "ParameterServerStrategy": "pstrain.strategy",
-    "get_strategy": "pstrain.strategy_scope",
-    "has_strategy": "pstrain.strategy_scope",
-    "ReduceOp": "pstrain.replica",
-    "ValueContext": "pstrain.replica",
-    "get_replica_context": "pstrain.replica",
-    "in_cross_replica_context": "pstrain.replica",
-    "AutoShardPolicy": "pstrain.input_sharding",
-    "InputOptions": "pstrain.input_sharding",
+    "ParameterServerStrategy": "pstrain.strategy.parameter_server",
+    "get_strategy": "pstrain.strategy.scope",
+    "has_strategy": "pstrain.strategy.scope",
+    "ReduceOp": "pstrain.strategy.replica",
+    "ValueContext": "pstrain.strategy.replica",
+    "get_replica_context": "pstrain.strategy.replica",
+    "in_cross_replica_context": "pstrain.strategy.replica",
+    "AutoShardPolicy": "pstrain.strategy.input_sharding",
+    "InputOptions": "pstrain.strategy.input_sharding",
     "Variable": "pstrain.variables.variable",
     "ShardedVariable": "pstrain.variables.variable",
     "ShardInfo": "pstrain.variables.initial_values",

@@ -19,11 +19,11 @@ from pstrain.callbacks.base import Callback, CallbackList, check_verbose
 from pstrain.execution.choice import executor_of
 from pstrain.execution.data import as_source, can_be_dealt, check_end, no_rows, warn_of_end
 from pstrain.execution.executor import Report, take
-from pstrain.grouping import Grouping
+from pstrain.features.weighting import Weighting, with_weights
+from pstrain.metrics.grouping import Grouping
 from pstrain.metrics.mean import TrainedLoss
 from pstrain.metrics.tally import MergedState, Tally
 from pstrain.vocabulary import OUTCOME_MAX_BYTES
-from pstrain.weighting import Weighting, with_weights
 
 Logs = dict[str, float]
 

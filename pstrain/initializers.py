@@ -11,9 +11,9 @@ import zlib
 from typing import TYPE_CHECKING, cast
 
 from dataservice.runtime.arguments import check_number, integer_at_least, is_integer, non_negative
-from pstrain import foreign_arguments, foreign_names
 from pstrain.errors import InvalidArgumentError, InvalidTypeError
-from pstrain.foreign_arguments import refuse_arguments
+from pstrain.porting import foreign_arguments, foreign_names
+from pstrain.porting.foreign_arguments import refuse_arguments
 from pstrain.vocabulary import InitializerSpec
 
 if not TYPE_CHECKING:  # type checkers still report unknown names

@@ -8,13 +8,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dataservice.runtime.arguments import check_choice, check_true_or_false
-from pstrain import foreign_arguments, foreign_names
 from pstrain.errors import InvalidArgumentError
 from pstrain.features.columns import check_labels, vector
-from pstrain.foreign_arguments import refuse_arguments
 from pstrain.gradients.recording import record, recording
 from pstrain.gradients.tensor import Tensor, as_tensor
 from pstrain.kernels import losses as kernels
+from pstrain.porting import foreign_arguments, foreign_names
+from pstrain.porting.foreign_arguments import refuse_arguments
 
 if not TYPE_CHECKING:  # type checkers still report unknown names
     __getattr__ = foreign_names.module_getattr(__name__, foreign_names.LOSSES)

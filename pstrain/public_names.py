@@ -19,13 +19,14 @@ def lazy_getattr(
 ) -> Callable[[str], Any]:
     """Returns a ``__getattr__`` for a package, of whose names ``homes`` has the modules.
 
-    For other names the error is that of the table ``remedies`` of ``pstrain.foreign_names``.
+    For other names the error is that of the table ``remedies`` of
+    ``pstrain.porting.foreign_names``.
     """
 
     def __getattr__(name: str) -> Any:
         owner = sys.modules[package]
         if name not in homes:
-            foreign_names = importlib.import_module("pstrain.foreign_names")
+            foreign_names = importlib.import_module("pstrain.porting.foreign_names")
             known = getattr(foreign_names, remedies) if remedies else {}
             foreign_names.no_attribute(f"module {package!r}", name, known, owner)
         value = getattr(importlib.import_module(homes[name]), name)

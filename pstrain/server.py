@@ -18,8 +18,8 @@ from dataservice.runtime.open_files import allow_most_files
 from pstrain.cluster import ClusterResolver, ClusterSpec, SimpleClusterResolver
 from pstrain.config import COORDINATOR_GRACE_S
 from pstrain.errors import FailedPreconditionError, InvalidArgumentError
-from pstrain.presence import Presence
 from pstrain.security import check_one_way, may_expose, server_tls
+from pstrain.sessions.presence import Presence
 
 logger = logging.getLogger(__name__)
 

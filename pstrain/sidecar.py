@@ -29,9 +29,9 @@ from pstrain.checkpoints.checkpoint import Checkpoint
 from pstrain.checkpoints.watch import checkpoints_iterator
 from pstrain.errors import DataLossError, InvalidArgumentError, InvalidTypeError, NotFoundError
 from pstrain.evaluation import Logs, evaluate
-from pstrain.result_files import append
+from pstrain.features.weighting import with_weights
+from pstrain.output.result_files import append
 from pstrain.variables.variable import Variable
-from pstrain.weighting import with_weights
 
 logger = logging.getLogger(__name__)
 

@@ -30,8 +30,8 @@ from pstrain.execution.data import (
 )
 from pstrain.execution.progress import History, Progress
 from pstrain.execution.resumption import recovery
+from pstrain.features.weighting import Weighting, with_weights
 from pstrain.training_steps import TrainSteps
-from pstrain.weighting import Weighting, with_weights
 
 Validation = tuple[Any, int, str | None]
 """(validation data or None, rows per batch, name of the column of sample weights or None)."""

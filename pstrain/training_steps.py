@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pstrain.execution.executor import Note, NotingFunction, Report, take
+from pstrain.features.weighting import Weighting
 from pstrain.gradients.tape import GradientTape
 from pstrain.losses import BinaryCrossentropy, sigmoid
 from pstrain.metrics.tally import Tally, of_each_row
-from pstrain.weighting import Weighting
 
 _Values = NDArray[Any] | None
 

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from dataservice.runtime.arguments import check_optional, check_true_or_false, path_of
-from pstrain import foreign_arguments
 from pstrain.callbacks.base import Callback, Logs, reads_logs_where
 from pstrain.callbacks.monitor import Monitor
 from pstrain.errors import InvalidArgumentError
-from pstrain.foreign_arguments import refuse_arguments
+from pstrain.porting import foreign_arguments
+from pstrain.porting.foreign_arguments import refuse_arguments
 
 if TYPE_CHECKING:
     from pstrain.checkpoints.manager import CheckpointManager

@@ -17,7 +17,7 @@ from dataservice.runtime.arguments import check_text, check_true_or_false, path_
 from pstrain.callbacks.base import Callback, Logs
 from pstrain.callbacks.monitor import measured_names
 from pstrain.errors import InvalidArgumentError
-from pstrain.result_files import append
+from pstrain.output.result_files import append
 
 
 class CSVLogger(Callback):

@@ -16,7 +16,7 @@ from typing import Final
 
 import numpy as np
 
-from pstrain.result_files import naming
+from pstrain.output.result_files import naming
 
 _VERSION: Final = "brain.Event:2"
 _MASK_DELTA: Final = 0xA282EAD8

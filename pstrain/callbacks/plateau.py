@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from dataservice.runtime.arguments import integer_at_least, non_negative
-from pstrain import foreign_arguments
 from pstrain.callbacks.base import Callback, Logs
 from pstrain.callbacks.learning_rate import rate_now
 from pstrain.callbacks.monitor import Monitor
 from pstrain.errors import InvalidArgumentError
-from pstrain.foreign_arguments import refuse_arguments
+from pstrain.porting import foreign_arguments
+from pstrain.porting.foreign_arguments import refuse_arguments
 
 
 class ReduceLROnPlateau(Callback):

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from dataservice.runtime.arguments import check_choice, integer_at_least, path_of
-from pstrain import foreign_arguments
 from pstrain.callbacks.base import Callback, Logs, reads_logs_where
 from pstrain.callbacks.event_file import EventFile
-from pstrain.foreign_arguments import refuse_arguments
+from pstrain.porting import foreign_arguments
+from pstrain.porting.foreign_arguments import refuse_arguments
 
 
 class TensorBoard(Callback):

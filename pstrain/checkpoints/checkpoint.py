@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from dataservice.runtime.arguments import check_callable, check_true_or_false, limit_s
 from dataservice.runtime.identity import new_id
-from pstrain import foreign_arguments, foreign_names
 from pstrain.checkpoints import joined, manifest, saving
 from pstrain.checkpoints.manifest import Path, checkpoints, latest_checkpoint
 from pstrain.checkpoints.objects import (
@@ -30,11 +29,12 @@ from pstrain.checkpoints.objects import (
 )
 from pstrain.checkpoints.saving import SavedCheckpoint
 from pstrain.errors import InvalidArgumentError, InvalidTypeError
-from pstrain.foreign_arguments import refuse_arguments
-from pstrain.foreign_names import Hinting
 from pstrain.paramserver.increments import Base, size_beyond
 from pstrain.paramserver.saved import Saved, Tracking
-from pstrain.pickling import invalidate_sent_functions
+from pstrain.porting import foreign_arguments, foreign_names
+from pstrain.porting.foreign_arguments import refuse_arguments
+from pstrain.porting.foreign_names import Hinting
+from pstrain.serialization.pickling import invalidate_sent_functions
 from pstrain.variables import names as variable_names
 from pstrain.variables.creation import Maker
 from pstrain.variables.deferred import RestoredCheckpoint, RestoreStatus, awaited, defer

@@ -24,8 +24,8 @@ from dataservice.runtime.folders import sync_folder
 from dataservice.runtime.identity import new_id
 from pstrain.errors import DataLossError, InvalidArgumentError, MissingFileError
 from pstrain.failpoints import reached
+from pstrain.output.result_files import naming
 from pstrain.paramserver.output_file import written_into
-from pstrain.result_files import naming
 
 FORMAT = 6
 # Older formats lack checksums of pieces, tables in several files, or a checksum of the manifest.

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from pstrain.commands.options import add_cluster, add_number, local_path, role_rows, seed
 
 if TYPE_CHECKING:
-    from pstrain.console import Console
     from pstrain.demo.program import Outcome
+    from pstrain.output.console import Console
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -40,9 +40,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(args: argparse.Namespace) -> int:
-    from pstrain.console import Console
     from pstrain.demo.program import DemoConfig
     from pstrain.demo.program import run as run_demo
+    from pstrain.output.console import Console
 
     console = Console(as_json=args.json)
     outcome = run_demo(

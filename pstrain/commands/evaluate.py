@@ -30,7 +30,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(args: argparse.Namespace) -> int:
-    from pstrain.console import Console
+    from pstrain.output.console import Console
     from pstrain.tabular.files import replacing_remedy
     from pstrain.tabular.scoring import evaluate
 

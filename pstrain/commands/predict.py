@@ -47,8 +47,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(args: argparse.Namespace) -> int:
-    from pstrain.console import Console
     from pstrain.errors import InvalidArgumentError
+    from pstrain.output.console import Console
     from pstrain.tabular.files import check_output, replacing_remedy
     from pstrain.tabular.scoring import predictions
 

@@ -23,7 +23,7 @@ from pstrain.commands.options import (
 from pstrain.tabular.choices import MODELS, OPTIMIZERS
 
 if TYPE_CHECKING:
-    from pstrain.console import Console
+    from pstrain.output.console import Console
     from pstrain.tabular.program import Outcome, TrainConfig
 
 
@@ -145,7 +145,7 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from pstrain.console import Console
+    from pstrain.output.console import Console
     from pstrain.tabular.files import replacing_remedy
     from pstrain.tabular.program import train
 

@@ -6,6 +6,6 @@ program, `trainer_interface` that to trainers, `link` the connection to one trai
 `server_recovery` what is done about lost parameter servers, `client` the public API.
 """
 
-from pstrain.foreign_names import COORDINATOR, module_getattr
+from pstrain.porting.foreign_names import COORDINATOR, module_getattr
 
 __getattr__ = module_getattr(__name__, COORDINATOR)

@@ -21,7 +21,7 @@ from pstrain.coordinator.options import CoordinatorOptions
 from pstrain.coordinator.per_worker import IteratorsInUse
 from pstrain.coordinator.scheduler import Scheduler
 from pstrain.coordinator.server_recovery import ServerRecovery
-from pstrain.strategy import ParameterServerStrategy
+from pstrain.strategy.parameter_server import ParameterServerStrategy
 from pstrain.wire import trainer_pb2 as pb
 
 ATTEMPTS_MAX: Final = 10

@@ -42,8 +42,8 @@ from pstrain.coordinator.remote_value import RemoteValue, fetched
 from pstrain.coordinator.tracing import RUNS_MAX
 from pstrain.coordinator.trainer_stats import TrainerTable
 from pstrain.errors import InvalidArgumentError, InvalidTypeError
-from pstrain.replica import call_arguments
-from pstrain.strategy import ParameterServerStrategy
+from pstrain.strategy.parameter_server import ParameterServerStrategy
+from pstrain.strategy.replica import call_arguments
 from pstrain.trainer.consistent_reads import always_goes_on, never_restored
 
 Given = ParamSpec("Given")

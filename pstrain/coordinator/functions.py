@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from pstrain import pickling
+from pstrain.serialization import pickling
 
 _REMEMBERED: Final = 1_024
 _MAX_BYTES: Final = 256 << 20

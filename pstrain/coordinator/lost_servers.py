@@ -13,7 +13,7 @@ from pstrain.errors import (
     ServerRestartedError,
     UnavailableError,
 )
-from pstrain.strategy import ParameterServerStrategy
+from pstrain.strategy.parameter_server import ParameterServerStrategy
 from pstrain.trainer.server_identities import Identity, ServerIdentities
 
 

@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 
 import dataservice
 from dataservice.errors import DataServiceError
-from pstrain import remote_errors, results
 from pstrain.coordinator.decide import DecidedClosure
 from pstrain.errors import DataLossError
 from pstrain.reader_marks import Marks
+from pstrain.serialization import remote_errors, results
 from pstrain.trainer.client import RemoteParameters
 
 logger = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from dataservice.runtime.monitor import HttpMonitor
 from dataservice.runtime.report import Block
 from pstrain.coordinator.status import status_metrics, status_report
 from pstrain.errors import DataServiceError, InvalidTypeError
-from pstrain.strategy import ParameterServerStrategy
+from pstrain.strategy.parameter_server import ParameterServerStrategy
 
 # Shorter than the time after which monitoring systems give up on a request.
 _STATUS_TIMEOUT_S: Final = 3.0

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from pstrain import pickling
 from pstrain.coordinator.per_worker import PerWorkerIterator
 from pstrain.coordinator.remote_value import InputValues, Owner, RemoteValue
 from pstrain.errors import InvalidArgumentError
-from pstrain.strategy import ParameterServerStrategy
+from pstrain.serialization import pickling
+from pstrain.strategy.parameter_server import ParameterServerStrategy
 from pstrain.vocabulary import CLOSURE_MAX_BYTES
 
 

@@ -31,7 +31,7 @@ from pstrain.errors import (
     ServerRestartedError,
     UnavailableError,
 )
-from pstrain.strategy import ParameterServerStrategy
+from pstrain.strategy.parameter_server import ParameterServerStrategy
 from pstrain.variables.names import key_of
 
 logger = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ from pstrain.coordinator.per_worker import IteratorsInUse
 from pstrain.coordinator.restoring import Restorer
 from pstrain.coordinator.scheduler import Scheduler
 from pstrain.errors import RolledBackError, ServerLostError
-from pstrain.strategy import ParameterServerStrategy
+from pstrain.strategy.parameter_server import ParameterServerStrategy
 
 
 class ServerRecovery:

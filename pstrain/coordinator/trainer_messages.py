@@ -11,7 +11,6 @@ import queue
 from collections.abc import Callable
 from typing import Any
 
-from pstrain import remote_errors, results
 from pstrain.coordinator.functions import PickledFunctions
 from pstrain.coordinator.orders import (
     AskPosition,
@@ -29,6 +28,7 @@ from pstrain.coordinator.orders import (
 from pstrain.coordinator.scheduler import Scheduler
 from pstrain.coordinator.sent_functions import SentFunctions
 from pstrain.errors import InvalidArgumentError
+from pstrain.serialization import remote_errors, results
 from pstrain.trainer.client import RemoteParameters
 from pstrain.vocabulary import CLOSURE_MAX_BYTES
 from pstrain.wire import trainer_pb2 as pb

@@ -21,7 +21,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from pstrain.errors import DataError, FailedPreconditionError, NotFoundError
-from pstrain.folders import make_folder
+from pstrain.output.folders import make_folder
 
 LABEL = "late"
 LATE_MINUTES = 15

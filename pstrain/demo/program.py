@@ -20,12 +20,12 @@ from pstrain.callbacks import CallbackList, LearningRateScheduler, ProgressBar
 from pstrain.checkpoints.checkpoint import checkpoints
 from pstrain.checkpoints.objects import read_config
 from pstrain.compiling import compile_kernels
-from pstrain.console import Console
 from pstrain.demo import features, flights, plot
 from pstrain.demo.loop import train_one_epoch
 from pstrain.demo.trace import Trace
-from pstrain.folders import folder_to_fill
 from pstrain.launch.activity import Activity, activities
+from pstrain.output.console import Console
+from pstrain.output.folders import folder_to_fill
 
 LEARNING_RATE = 0.005
 _ACCUMULATOR = 1e-6

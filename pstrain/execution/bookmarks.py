@@ -9,7 +9,7 @@ from __future__ import annotations
 import bisect
 from collections.abc import Iterable
 
-from pstrain.element_ranges import Bookmark
+from pstrain.execution.element_ranges import Bookmark
 
 
 class Bookmarks:

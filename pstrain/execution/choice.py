@@ -12,7 +12,7 @@ from pstrain.consistency import ASYNC
 from pstrain.errors import InvalidArgumentError
 from pstrain.execution.executor import Executor
 from pstrain.execution.local import LocalExecutor
-from pstrain.strategy import ParameterServerStrategy
+from pstrain.strategy.parameter_server import ParameterServerStrategy
 from pstrain.v1.strategy import ParameterServerStrategy as V1Strategy
 
 

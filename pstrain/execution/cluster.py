@@ -21,7 +21,7 @@ from pstrain.execution.data import can_be_dealt, is_dealt
 from pstrain.execution.dealing import DealtDataset, DealtPass, in_order
 from pstrain.execution.executor import NotingFunction, Report, StepFunction, never, share_of
 from pstrain.execution.in_flight import InFlightCalls
-from pstrain.input_sharding import AutoShardPolicy, DistributedDataset
+from pstrain.strategy.input_sharding import AutoShardPolicy, DistributedDataset
 
 logger = logging.getLogger(__name__)
 

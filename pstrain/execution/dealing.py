@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 from pstrain.coordinator.per_worker import PerWorkerIterator, Trainers
 from pstrain.coordinator.remote_value import RemoteValue
-from pstrain.element_ranges import Bookmark, RangeSource
 from pstrain.errors import InvalidArgumentError
 from pstrain.execution.bookmarks import Bookmarks
+from pstrain.execution.element_ranges import Bookmark, RangeSource
 
 _OF_AN_EPOCH = frozenset(("epoch", "is_known"))
 """The keys of a position at the beginning of an epoch."""

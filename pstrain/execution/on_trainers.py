@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from pstrain.element_ranges import Bookmark
+from pstrain.execution.element_ranges import Bookmark
 from pstrain.execution.executor import NotingFunction, Report, StepFunction
 from pstrain.trainer.context import get_current_worker_index
 from pstrain.trainer.staging import note

@@ -20,11 +20,11 @@ from typing import Any
 import numpy as np
 
 from dataservice.runtime.identity import new_id
-from pstrain import results
 from pstrain.callbacks.base import CallbackList, Logs
 from pstrain.errors import RolledBackError, UnimplementedError
 from pstrain.execution.executor import Executor, Report
 from pstrain.metrics.tally import of_each_row
+from pstrain.serialization import results
 
 logger = logging.getLogger(__name__)
 

@@ -1,1 +1,1 @@
-"""Encoding of a batch's columns as what models read: dense values, rows of tables, labels."""
+"""Encoding of a batch's columns as what models and losses read: values, rows, labels, weights."""

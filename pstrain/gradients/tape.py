@@ -14,14 +14,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pstrain import buffers, foreign_arguments, foreign_names
+from pstrain import buffers
 from pstrain.errors import InvalidArgumentError, InvalidTypeError
-from pstrain.foreign_arguments import refuse_arguments
-from pstrain.foreign_names import Hinting
 from pstrain.gradients.recording import Leaf, Record, check_precision, records
 from pstrain.gradients.tensor import Tensor
 from pstrain.gradients.variable_gradient import VariableGradient
 from pstrain.kernels.embedding import scatter_fields
+from pstrain.porting import foreign_arguments, foreign_names
+from pstrain.porting.foreign_arguments import refuse_arguments
+from pstrain.porting.foreign_names import Hinting
 from pstrain.variables.indexed_slices import IndexedSlices
 from pstrain.variables.joined import JoinedParameters
 from pstrain.variables.rows import look_up

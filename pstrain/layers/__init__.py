@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pstrain import foreign_names
 from pstrain.layers.base import Layer
 from pstrain.layers.dense import Dense
 from pstrain.layers.embedding import Embedding, WideDeepTable
 from pstrain.layers.interaction import Cross, Interaction, NumericEmbedding, concatenate
 from pstrain.layers.lookup import IntegerLookup, StringLookup
 from pstrain.layers.online import OnlineLookup
+from pstrain.porting import foreign_names
 
 __all__ = [
     "Cross",

@@ -15,12 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dataservice.runtime.number_arrays import to_axes
-from pstrain import foreign_arguments, foreign_names
 from pstrain.errors import InvalidArgumentError
-from pstrain.foreign_arguments import refuse_arguments
-from pstrain.foreign_names import Hinting
 from pstrain.gradients.recording import leaf
 from pstrain.gradients.tensor import Tensor, as_tensor
+from pstrain.porting import foreign_arguments, foreign_names
+from pstrain.porting.foreign_arguments import refuse_arguments
+from pstrain.porting.foreign_names import Hinting
 from pstrain.variables.attributes import reached
 from pstrain.variables.freezing import Freezable
 from pstrain.variables.variable import ShardedVariable

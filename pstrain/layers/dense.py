@@ -10,13 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dataservice.runtime.arguments import check_choice, integer_at_least
-from pstrain import buffers, foreign_arguments, initializers
+from pstrain import buffers, initializers
 from pstrain.errors import FailedPreconditionError, InvalidArgumentError, InvalidTypeError
-from pstrain.foreign_arguments import refuse_arguments
 from pstrain.gradients.recording import record
 from pstrain.gradients.tensor import Tensor
 from pstrain.kernels import losses, network
 from pstrain.layers.base import Layer, as_matrix, whole_leaves
+from pstrain.porting import foreign_arguments
+from pstrain.porting.foreign_arguments import refuse_arguments
 from pstrain.variables.creation import Maker
 from pstrain.variables.parameters import current_step
 from pstrain.variables.variable import create_variable

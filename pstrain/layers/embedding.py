@@ -15,16 +15,17 @@ from numpy.typing import NDArray
 
 from dataservice.runtime.arguments import integer_at_least, sizes_of
 from dataservice.runtime.number_arrays import to_axes
-from pstrain import buffers, foreign_arguments, initializers
+from pstrain import buffers, initializers
 from pstrain.errors import InvalidArgumentError
 from pstrain.features.bags import Pooling, check_pooling, of_ids
 from pstrain.features.schema import Features
-from pstrain.foreign_arguments import refuse_arguments
 from pstrain.gradients.recording import record, record_all
 from pstrain.gradients.tensor import Tensor
 from pstrain.kernels import embedding as kernels
 from pstrain.layers.base import Layer, contiguous_rows, whole_leaf
 from pstrain.layers.pooling import FieldRows, field_rows
+from pstrain.porting import foreign_arguments
+from pstrain.porting.foreign_arguments import refuse_arguments
 from pstrain.variables.variable import create_variable
 from pstrain.vocabulary import Fetch, Lookup
 

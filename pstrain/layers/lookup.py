@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 import dataservice
 from dataservice.runtime.arguments import check_optional, integer_at_least
 from dataservice.runtime.number_arrays import from_numbers
-from pstrain import foreign_arguments
 from pstrain.errors import (
     DataError,
     FailedPreconditionError,
@@ -30,7 +29,8 @@ from pstrain.errors import (
 from pstrain.features.bags import Lists, is_list
 from pstrain.features.batches import flat_column
 from pstrain.features.tokens import TokenCounts, Vocabulary
-from pstrain.foreign_arguments import refuse_arguments
+from pstrain.porting import foreign_arguments
+from pstrain.porting.foreign_arguments import refuse_arguments
 
 
 class _Lookup:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dataservice.runtime.arguments import nearest
-from pstrain import foreign_names
 from pstrain.errors import InvalidArgumentError, InvalidTypeError
 from pstrain.metrics.base import Metric
 from pstrain.metrics.by_group import GAUC, NDCG, HitRate, RecallAtK
@@ -17,6 +16,7 @@ from pstrain.metrics.mean import (
     MeanSquaredError,
     RootMeanSquaredError,
 )
+from pstrain.porting import foreign_names
 
 __all__ = [
     "AUC",

@@ -18,10 +18,11 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from dataservice.runtime.arguments import check_text
-from pstrain import foreign_arguments, initializers
+from pstrain import initializers
 from pstrain.errors import FailedPreconditionError, InvalidArgumentError, InvalidTypeError
 from pstrain.features.columns import vector
-from pstrain.foreign_arguments import refuse_arguments
+from pstrain.porting import foreign_arguments
+from pstrain.porting.foreign_arguments import refuse_arguments
 from pstrain.variables.creation import Maker
 from pstrain.variables.parameters import current_step
 from pstrain.variables.scope import LocalPlacement, current_placement

@@ -14,14 +14,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dataservice.runtime.arguments import check_text, integer_at_least
-from pstrain import foreign_arguments
 from pstrain.errors import FailedPreconditionError, InvalidArgumentError
 from pstrain.features.side_columns import group_keys
-from pstrain.foreign_arguments import refuse_arguments
 from pstrain.kernels import ranking
 from pstrain.metrics import group_rows
 from pstrain.metrics.base import Metric, State, pairs, refuse_labels, weights_of
 from pstrain.metrics.group_rows import OwnRows
+from pstrain.porting import foreign_arguments
+from pstrain.porting.foreign_arguments import refuse_arguments
 from pstrain.variables.parameters import current_step
 
 _LABELS_MAX: Final = 31

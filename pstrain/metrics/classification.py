@@ -13,9 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dataservice.runtime.arguments import integer_at_least, non_negative
-from pstrain import foreign_arguments
 from pstrain.errors import InvalidArgumentError
-from pstrain.foreign_arguments import refuse_arguments
 from pstrain.kernels import metrics as kernels
 from pstrain.metrics.base import (
     Metric,
@@ -26,6 +24,8 @@ from pstrain.metrics.base import (
     refuse_probabilities,
     weights_of,
 )
+from pstrain.porting import foreign_arguments
+from pstrain.porting.foreign_arguments import refuse_arguments
 
 _NO_WEIGHTS: NDArray[np.float64] = np.empty(0, np.float64)
 

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pstrain import foreign_arguments
 from pstrain.errors import InvalidArgumentError
 from pstrain.features.columns import check_labels, vector
-from pstrain.foreign_arguments import refuse_arguments
 from pstrain.kernels import losses
 from pstrain.kernels import metrics as kernels
 from pstrain.metrics.base import Metric, State, pairs, refuse_probabilities, weights_of
+from pstrain.porting import foreign_arguments
+from pstrain.porting.foreign_arguments import refuse_arguments
 
 _SHAPE = (2, kernels.LIMBS + 1)
 

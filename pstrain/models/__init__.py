@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pstrain import foreign_names
 from pstrain.models.base import Model
 from pstrain.models.dcn import DCNv2
 from pstrain.models.dlrm import DLRM
@@ -12,6 +11,7 @@ from pstrain.models.factorization import DeepFM, FactorizationMachine
 from pstrain.models.loading import from_config, load_model
 from pstrain.models.logistic_regression import LogisticRegression
 from pstrain.models.wide_deep import WideDeep
+from pstrain.porting import foreign_names
 
 __all__ = [
     "DLRM",

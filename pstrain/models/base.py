@@ -17,17 +17,17 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dataservice.runtime.arguments import is_integer
-from pstrain import foreign_arguments, foreign_names
 from pstrain.errors import FailedPreconditionError, InvalidArgumentError, InvalidTypeError
 from pstrain.features.online_columns import OnlineColumns
 from pstrain.features.schema import Features, FeatureSchema
-from pstrain.foreign_arguments import refuse_arguments
-from pstrain.foreign_names import Hinting
 from pstrain.gradients.tensor import Tensor, as_tensor
 from pstrain.layers.base import Layer
 from pstrain.losses import BinaryCrossentropy, sigmoid
 from pstrain.models.weights import Weights
-from pstrain.strategy_scope import get_strategy, has_strategy
+from pstrain.porting import foreign_arguments, foreign_names
+from pstrain.porting.foreign_arguments import refuse_arguments
+from pstrain.porting.foreign_names import Hinting
+from pstrain.strategy.scope import get_strategy, has_strategy
 from pstrain.variables.attributes import reached
 from pstrain.vocabulary import Fetch
 

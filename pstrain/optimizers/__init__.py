@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from dataservice.runtime.arguments import nearest
-from pstrain import foreign_names
 from pstrain.errors import InvalidArgumentError, InvalidTypeError
 from pstrain.optimizers import schedules
 from pstrain.optimizers.adagrad import Adagrad, RowWiseAdagrad
@@ -15,6 +14,7 @@ from pstrain.optimizers.base import Optimizer
 from pstrain.optimizers.ftrl import Ftrl
 from pstrain.optimizers.rmsprop import RMSprop
 from pstrain.optimizers.sgd import SGD, Momentum
+from pstrain.porting import foreign_names
 
 __all__ = [
     "SGD",

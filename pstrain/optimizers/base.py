@@ -18,16 +18,17 @@ import numpy as np
 
 from dataservice.errors import DataServiceWarning
 from dataservice.runtime.arguments import non_negative
-from pstrain import foreign_arguments, foreign_names, initializers
+from pstrain import initializers
 from pstrain.errors import FailedPreconditionError, InvalidArgumentError, InvalidTypeError
-from pstrain.foreign_arguments import refuse_arguments
-from pstrain.foreign_names import Hinting
 from pstrain.gradients.tape import Gradients
 from pstrain.optimizers import schedules
 from pstrain.optimizers.clipping import Clipping
 from pstrain.optimizers.pairs import from_pairs
 from pstrain.optimizers.schedules import LearningRateSchedule, plain
-from pstrain.pickling import capture_generation, invalidate_sent_functions
+from pstrain.porting import foreign_arguments, foreign_names
+from pstrain.porting.foreign_arguments import refuse_arguments
+from pstrain.porting.foreign_names import Hinting
+from pstrain.serialization.pickling import capture_generation, invalidate_sent_functions
 from pstrain.variables.base import new_handle
 from pstrain.variables.parameters import current_round, current_step
 from pstrain.variables.variable import Variable, create_variable

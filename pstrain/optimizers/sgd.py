@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from dataservice.runtime.arguments import check_true_or_false
-from pstrain import foreign_arguments
-from pstrain.foreign_arguments import refuse_arguments
 from pstrain.optimizers.base import Optimizer, Rate, check_fraction
+from pstrain.porting import foreign_arguments
+from pstrain.porting.foreign_arguments import refuse_arguments
 
 
 class SGD(Optimizer):

@@ -32,8 +32,8 @@ from pstrain.paramserver.messages import Call
 from pstrain.paramserver.requests import answer
 from pstrain.paramserver.sharing import Helpers
 from pstrain.paramserver.store import Store
-from pstrain.presence import Presence
-from pstrain.session_ids import is_older
+from pstrain.sessions.ids import is_older
+from pstrain.sessions.presence import Presence
 
 logger = logging.getLogger(__name__)
 

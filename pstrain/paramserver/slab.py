@@ -17,9 +17,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from pstrain.bfloat16 import round_into
 from pstrain.kernels import bfloat16, updates
 from pstrain.kernels.prefetch import aligned_empty
+from pstrain.serialization.bfloat16 import round_into
 
 Array = NDArray[Any]
 

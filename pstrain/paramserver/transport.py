@@ -15,8 +15,8 @@ import numpy as np
 
 from dataservice.runtime.arguments import check_choice
 from pstrain import buffers
-from pstrain.bfloat16 import STORED_AS, round_into, widened
 from pstrain.paramserver.messages import Array, LateBody
+from pstrain.serialization.bfloat16 import STORED_AS, round_into, widened
 
 FLOAT32: Final = "float32"
 BFLOAT16: Final = "bfloat16"

@@ -19,7 +19,7 @@ import pyarrow as pa
 from dataservice import Dataset
 from dataservice.errors import SchemaError, SourceError, UserFunctionError
 from pstrain.errors import DataError, InvalidArgumentError, NotFoundError
-from pstrain.folders import check_writable
+from pstrain.output.folders import check_writable
 
 _SEPARATORS = {".csv": ",", ".tsv": "\t"}
 _KINDS = {

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from dataservice.runtime.number_arrays import from_numbers
 from pstrain.errors import DataError, InvalidArgumentError, NotFoundError
 from pstrain.features.bags import is_list
-from pstrain.weighting import finite_weights
+from pstrain.features.weighting import finite_weights
 
 FILE = "preparation.json"
 _FORMAT = 1

@@ -21,10 +21,10 @@ from pstrain.callbacks import LearningRateScheduler, ProgressBar
 from pstrain.checkpoints.checkpoint import checkpoints
 from pstrain.checkpoints.manifest import remove
 from pstrain.compiling import compile_kernels
-from pstrain.console import Console
 from pstrain.errors import AlreadyExistsError, DataError, InvalidArgumentError
-from pstrain.folders import folder_to_fill
 from pstrain.launch.activity import Activity, activities
+from pstrain.output.console import Console
+from pstrain.output.folders import folder_to_fill
 from pstrain.tabular import preparation
 from pstrain.tabular.choices import MODELS, OPTIMIZERS, make_model
 from pstrain.tabular.files import check_columns, open_files, open_typed, plain_errors

@@ -11,8 +11,8 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from pstrain import results
 from pstrain.paramserver.messages import Header, Message
+from pstrain.serialization import results
 from pstrain.trainer.staging import ClosureRun, PendingPart, one_message
 from pstrain.trainer.turns import Ticket, last_receipts
 from pstrain.vocabulary import OUTCOME_MAX_BYTES

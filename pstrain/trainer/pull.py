@@ -11,10 +11,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from pstrain.bfloat16 import widen_into
 from pstrain.paramserver.changes import WHOLE
 from pstrain.paramserver.messages import Array, BodyPart, Message, Received, body_arrays, part_bytes
 from pstrain.paramserver.transport import FLOAT32, body_of, dtype_fields, ids_dtype, narrowed
+from pstrain.serialization.bfloat16 import widen_into
 from pstrain.variables.rows import look_up
 from pstrain.vocabulary import Fetch, Lookup, VariableSpec
 

@@ -16,7 +16,7 @@ from dataservice.runtime.rpc import RpcServer
 from dataservice.runtime.threads import wait_until
 from pstrain.compiling import prepare_kernels
 from pstrain.config import ParameterConfig
-from pstrain.presence import Presence
+from pstrain.sessions.presence import Presence
 from pstrain.trainer.client import RemoteParameters
 from pstrain.trainer.service import TrainerService
 from pstrain.wire import trainer_pb2 as pb

@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator
 from dataservice.errors import CancelledError
 from dataservice.runtime.identity import new_id
 from pstrain.errors import FailedPreconditionError
-from pstrain.presence import Presence
-from pstrain.session_ids import is_older
+from pstrain.sessions.ids import is_older
+from pstrain.sessions.presence import Presence
 from pstrain.trainer.client import RemoteParameters
 from pstrain.trainer.closure_stream import ClosureStream
 from pstrain.trainer.trainer_session import TrainerSession

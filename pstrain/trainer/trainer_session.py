@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 
 import dataservice
 from dataservice.errors import CancelledError
-from pstrain import pickling, remote_errors, results
 from pstrain.errors import InvalidArgumentError
-from pstrain.replica import Replica
-from pstrain.strategy_scope import entered_scope
+from pstrain.serialization import pickling, remote_errors, results
+from pstrain.strategy.replica import Replica
+from pstrain.strategy.scope import entered_scope
 from pstrain.trainer.client import RemoteParameters
 from pstrain.trainer.committing import Committer
 from pstrain.trainer.context import InputContext, trainer_scope

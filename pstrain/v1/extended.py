@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from pstrain.strategy_extended import Scoped, VariablePlaces
+from pstrain.strategy.extended import Scoped, VariablePlaces
 from pstrain.variables.scope import Placement
 
 

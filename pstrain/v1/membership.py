@@ -28,8 +28,8 @@ from pstrain.errors import (
     ServerRestartedError,
     UnavailableError,
 )
-from pstrain.session_ids import new_session, renewed
-from pstrain.session_start import renew, take_over
+from pstrain.sessions.ids import new_session, renewed
+from pstrain.sessions.start import renew, take_over
 from pstrain.trainer.client import RemoteParameters
 from pstrain.vocabulary import ShardSpec, VariableSpec
 

@@ -12,12 +12,12 @@ from typing import Any, TypeVar
 from pstrain.cluster import ClusterResolver, ClusterSpec, check_jobs
 from pstrain.config import ParameterConfig
 from pstrain.errors import DataLossError, InvalidArgumentError, InvalidTypeError
-from pstrain.input_sharding import DistributedDatasetFunction, own_share
 from pstrain.paramserver.transport import FLOAT32, check_transport_dtype
-from pstrain.replica import Replica
 from pstrain.resolvers.tf_config import TFConfigClusterResolver
 from pstrain.security import client_tls
-from pstrain.strategy_scope import Scope
+from pstrain.strategy.input_sharding import DistributedDatasetFunction, own_share
+from pstrain.strategy.replica import Replica
+from pstrain.strategy.scope import Scope
 from pstrain.trainer.client import RemoteParameters
 from pstrain.trainer.context import InputContext, trainer_scope
 from pstrain.v1.extended import Extended

@@ -18,13 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dataservice.runtime.number_arrays import to_axes
-from pstrain import foreign_arguments, foreign_names
 from pstrain.errors import InvalidArgumentError, InvalidTypeError
-from pstrain.foreign_arguments import Called, refuse_arguments
-from pstrain.foreign_names import Hinting
 from pstrain.gradients import numpy_calls
 from pstrain.gradients.recording import recording, wants_gradient
 from pstrain.gradients.tensor import value_of
+from pstrain.porting import foreign_arguments, foreign_names
+from pstrain.porting.foreign_arguments import Called, refuse_arguments
+from pstrain.porting.foreign_names import Hinting
 from pstrain.variables.batch_scatter import set_rows
 from pstrain.variables.indexed_slices import ids_and_rows
 from pstrain.variables.operators import ValueOperators

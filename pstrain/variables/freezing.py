@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from dataservice.runtime.arguments import check_true_or_false
-from pstrain.pickling import invalidate_sent_functions
+from pstrain.serialization.pickling import invalidate_sent_functions
 from pstrain.variables.base import BaseVariable
 from pstrain.variables.names import Key, key_of, parts_of
 

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from dataservice.runtime.arguments import check_text, check_true_or_false
-from pstrain import foreign_arguments, initializers
+from pstrain import initializers
 from pstrain.errors import InvalidArgumentError
-from pstrain.foreign_arguments import refuse_arguments
+from pstrain.porting import foreign_arguments
+from pstrain.porting.foreign_arguments import refuse_arguments
 from pstrain.variables.base import Array, BaseVariable, new_handle
 from pstrain.variables.creation import announce, create_spec
 from pstrain.variables.initial_values import (

@@ -36,7 +36,7 @@ from pstrain.errors import (
 )
 from pstrain.paramserver.server import ParameterServer
 from pstrain.strategy import ParameterServerStrategy
-from pstrain.strategy_scope import get_strategy, has_strategy
+from pstrain.strategy.scope import get_strategy, has_strategy
 from pstrain.trainer.client import RemoteParameters
 from pstrain.trainer.server_session import ServerSession
 from pstrain.variables.scope import local_parameters

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from dataservice.runtime.exchanges.connection_exchange import ConnectionExchange
-from pstrain import initializers, results
+from pstrain import initializers
 from pstrain.config import ParameterConfig
 from pstrain.coordinator.lost_trainers import LostRunNotes, settle_servers
 from pstrain.errors import (
@@ -19,6 +19,7 @@ from pstrain.errors import (
     InvalidArgumentError,
     UnavailableError,
 )
+from pstrain.serialization import results
 from pstrain.strategy import ParameterServerStrategy
 from pstrain.trainer.committing import Committer
 from pstrain.trainer.staging import ClosureRun, note

@@ -19,7 +19,7 @@ from pstrain.paramserver.commits import Commits
 from pstrain.paramserver.messages import Call, LateBody
 from pstrain.paramserver.requests import answer
 from pstrain.paramserver.server import Sessions
-from pstrain.presence import Presence
+from pstrain.sessions.presence import Presence
 from pstrain.trainer.client import RemoteParameters
 from pstrain.trainer.service import TrainerService
 from pstrain.variables.parameters import current_step

@@ -15,7 +15,6 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any
 
-from pstrain import pickling
 from pstrain.consistency import ASYNC, Consistency, Sync
 from pstrain.coordinator.applying import RoundApplier
 from pstrain.coordinator.functions import PickledFunction
@@ -29,6 +28,7 @@ from pstrain.errors import (
     RolledBackError,
 )
 from pstrain.execution.resumption import Recovery
+from pstrain.serialization import pickling
 from pstrain.trainer.client import RemoteParameters
 from pstrain.wire import trainer_pb2 as pb
 from tests.simulation.consistency_checker import WatchedCore, WatchedScheduler

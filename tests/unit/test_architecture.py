@@ -122,7 +122,7 @@ NAMING_MODULES = {
 }
 Trees = dict[str, ast.Module]
 Imports = dict[str, set[str]]
-UNPICKLERS = {"dataservice/dataset/function.py", "pstrain/pickling.py"}
+UNPICKLERS = {"dataservice/dataset/function.py", "pstrain/serialization/pickling.py"}
 
 
 def _modules(*packages: str) -> Iterator[tuple[str, ast.Module]]:

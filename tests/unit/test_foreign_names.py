@@ -19,9 +19,11 @@ import pstrain as ps
 from dataservice import public_names
 from dataservice.dataset import foreign_arguments as of_tf_data
 from dataservice.dataset import foreign_names
-from pstrain import coordinator, foreign_arguments, replica
-from pstrain import foreign_names as of_keras
+from pstrain import coordinator
 from pstrain.errors import InvalidTypeError
+from pstrain.porting import foreign_arguments
+from pstrain.porting import foreign_names as of_keras
+from pstrain.strategy import replica
 
 
 @pytest.mark.parametrize("name", foreign_names._REMEDIES)

@@ -20,7 +20,7 @@ from dataservice.runtime.exchanges import connection_server
 from dataservice.runtime.exchanges.connection_channel import ConnectionChannel, Requests
 from dataservice.runtime.exchanges.connection_exchange import ConnectionExchange
 from dataservice.runtime.exchanges.shared_memory import is_supported
-from pstrain.presence import Presence
+from pstrain.sessions.presence import Presence
 from tests.exchanges import answer_to
 from tests.integration.exchange_ends import SHARED_MEMORY, SOCKETS, TIMEOUT_S, Ends, takes
 from tests.waiting import wait_until

@@ -11,10 +11,11 @@ from types import ModuleType
 import pytest
 
 import pstrain
+from pstrain import strategy
 
 
 def test_every_public_name_can_be_imported() -> None:
-    for module in (pstrain, pstrain.callbacks, pstrain.v1):
+    for module in (pstrain, pstrain.callbacks, strategy, pstrain.v1):
         for name in module.__all__:
             assert getattr(module, name) is not None, name
         assert set(module.__all__) <= set(dir(module))
@@ -26,7 +27,7 @@ def test_coordinator_signature_lists_its_options() -> None:
     assert "checkpoint" in parameters
 
 
-@pytest.mark.parametrize("module", [pstrain, pstrain.callbacks, pstrain.v1])
+@pytest.mark.parametrize("module", [pstrain, pstrain.callbacks, strategy, pstrain.v1])
 def test_type_checking_imports_match_lazy_imports(module: ModuleType) -> None:
     tree = ast.parse(pathlib.Path(inspect.getfile(module)).read_text())
     block = next(node for node in tree.body if isinstance(node, ast.If))

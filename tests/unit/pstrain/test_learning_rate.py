@@ -8,7 +8,7 @@ import pytest
 import pstrain as ps
 from pstrain.callbacks import LearningRateSchedule
 from pstrain.errors import FailedPreconditionError, InvalidArgumentError
-from pstrain.pickling import capture_generation
+from pstrain.serialization.pickling import capture_generation
 from pstrain.trainer.rounds import RoundCommitter
 from pstrain.variables.parameters import step_scope
 from pstrain.vocabulary import StepToken

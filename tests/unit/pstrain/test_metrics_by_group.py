@@ -18,17 +18,18 @@ from sklearn.metrics import ndcg_score, roc_auc_score
 
 import dataservice as ds
 import pstrain as ps
-from pstrain import evaluation, results
+from pstrain import evaluation
 from pstrain.callbacks.monitor import Monitor
 from pstrain.errors import DataError, FailedPreconditionError, InvalidArgumentError
 from pstrain.execution.local import LocalExecutor
-from pstrain.grouping import Grouping
+from pstrain.features.weighting import Weighting
 from pstrain.metrics import GAUC, NDCG, HitRate, Metric, RecallAtK, named
 from pstrain.metrics.by_group import GroupMetric
+from pstrain.metrics.grouping import Grouping
 from pstrain.metrics.tally import MergedState
+from pstrain.serialization import results
 from pstrain.variables.parameters import step_scope
 from pstrain.vocabulary import OUTCOME_MAX_BYTES, StepToken
-from pstrain.weighting import Weighting
 
 pytestmark = pytest.mark.usefixtures("own_parameters")
 

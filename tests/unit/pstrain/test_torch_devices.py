@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import pstrain as ps
-from pstrain import pickling
 from pstrain.errors import FailedPreconditionError, InvalidArgumentError, InvalidTypeError
+from pstrain.serialization import pickling
 from pstrain.trainer.context import trainer_scope
 
 torch = pytest.importorskip("torch")

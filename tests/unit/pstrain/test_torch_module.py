@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import pstrain as ps
-from pstrain import pickling
 from pstrain.errors import InvalidArgumentError, UnimplementedError
+from pstrain.serialization import pickling
 from pstrain.trainer.context import trainer_scope
 from pstrain.variables.parameters import step_scope
 from pstrain.vocabulary import StepToken

@@ -11,7 +11,7 @@ import pytest
 from pstrain.config import ParameterConfig
 from pstrain.errors import AbortedError, DeadlineExceededError, UnavailableError
 from pstrain.paramserver.server import Sessions
-from pstrain.session_ids import is_older, new_session
+from pstrain.sessions.ids import is_older, new_session
 from pstrain.trainer.client import RemoteParameters
 from pstrain.v1.membership import Membership
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import pstrain as ps
-from pstrain import pickling
 from pstrain.errors import FailedPreconditionError, InvalidArgumentError, InvalidTypeError
+from pstrain.serialization import pickling
 from pstrain.variables.parameters import step_scope
 from pstrain.vocabulary import StepToken
 

@@ -15,7 +15,7 @@ from dataservice.dataset.function import Function
 from dataservice.errors import InvalidArgumentError
 from dataservice.runtime.shipping import users_code_by_value
 from dataservice.runtime.unpicklable import find_unpicklable
-from pstrain import pickling
+from pstrain.serialization import pickling
 
 LOCK = threading.Lock()
 

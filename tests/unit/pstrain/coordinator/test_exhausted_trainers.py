@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from pstrain import remote_errors, results
 from pstrain.consistency import ASYNC, Consistency, Ssp, Sync
 from pstrain.coordinator import assigning, decide, exhausted, lost_trainers, rounds
 from pstrain.coordinator import events as ev
 from pstrain.coordinator.state import CoordinatorState
 from pstrain.errors import OutOfRangeError
+from pstrain.serialization import remote_errors, results
 from tests.unit.pstrain.coordinator.scheduling_cases import apply
 
 

@@ -9,7 +9,6 @@ from typing import Any, cast
 
 import pytest
 
-from pstrain import remote_errors, results
 from pstrain.coordinator import link as module
 from pstrain.coordinator.link import TrainerLink
 from pstrain.coordinator.lost_servers import is_server_loss
@@ -23,6 +22,7 @@ from pstrain.errors import (
     ServerRestartedError,
     UnavailableError,
 )
+from pstrain.serialization import remote_errors, results
 from pstrain.vocabulary import trainer_name
 from pstrain.wire import trainer_pb2 as pb
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 import dataservice as ds
-from pstrain import element_ranges
-from pstrain.element_ranges import Bookmark, RangeReader
 from pstrain.errors import InvalidArgumentError
+from pstrain.execution import element_ranges
 from pstrain.execution.dealing import DealtDataset, DealtPass, Range
+from pstrain.execution.element_ranges import Bookmark, RangeReader
 
 DATA = ds.Dataset.range(1_000).batch(4)
 

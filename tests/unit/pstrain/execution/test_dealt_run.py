@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 import dataservice as ds
-from pstrain import element_ranges
 from pstrain.coordinator.per_worker import PerWorkerDataset
 from pstrain.coordinator.remote_value import RemoteValue
-from pstrain.element_ranges import Bookmark, RangeReader
 from pstrain.errors import DataError
+from pstrain.execution import element_ranges
 from pstrain.execution.calls import End
 from pstrain.execution.cluster import ClusterExecutor
 from pstrain.execution.dealing import DealtDataset, DealtPass, Range
+from pstrain.execution.element_ranges import Bookmark, RangeReader
 
 DATA = ds.Dataset.range(1_000).shuffle(64, seed=3).batch(4)  # 250 elements
 LATE, UNTIL = 2, 40

@@ -12,7 +12,6 @@ import pytest
 
 import dataservice as ds
 import pstrain as ps
-from pstrain import results
 from pstrain.coordinator.decide import DecidedClosure
 from pstrain.coordinator.lost_trainers import LostRunNotes, settle_servers
 from pstrain.coordinator.per_worker import PerWorkerDataset
@@ -20,12 +19,13 @@ from pstrain.coordinator.remote_value import RemoteValue
 from pstrain.execution.cluster import ClusterExecutor
 from pstrain.execution.executor import Note, NotingFunction, take
 from pstrain.execution.on_trainers import OnRange, OnTrainer
+from pstrain.features.weighting import Weighting
+from pstrain.serialization import results
 from pstrain.trainer.context import trainer_scope
 from pstrain.trainer.staging import ClosureRun
 from pstrain.training_steps import TrainSteps
 from pstrain.variables.parameters import step_scope
 from pstrain.vocabulary import StepToken
-from pstrain.weighting import Weighting
 
 
 class Servers:

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from pstrain.bfloat16 import round_into, widened
 from pstrain.kernels import bfloat16
+from pstrain.serialization.bfloat16 import round_into, widened
 from tests.unit.bfloat16_twin import bits_of, rounded
 
 WIDTHS = [1, 3, 7, 8, 9, 16, 17, 27, 40]

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dataservice.runtime.shipping import unpickling
-from pstrain import pickling
 from pstrain.coordinator.sent_functions import SentFunctions
+from pstrain.serialization import pickling
 from pstrain.trainer.client import RemoteParameters
 from pstrain.trainer.trainer_session import TrainerSession
 from pstrain.wire import trainer_pb2 as pb

@@ -7,10 +7,10 @@ from typing import Any, cast
 
 import pytest
 
-from pstrain import results
 from pstrain.errors import FailedPreconditionError
-from pstrain.presence import Presence
-from pstrain.strategy_scope import has_strategy
+from pstrain.serialization import results
+from pstrain.sessions.presence import Presence
+from pstrain.strategy.scope import has_strategy
 from pstrain.trainer.client import RemoteParameters
 from pstrain.trainer.context import get_current_worker_index
 from pstrain.trainer.service import TrainerService

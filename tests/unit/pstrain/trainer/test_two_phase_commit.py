@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pstrain import results
 from pstrain.errors import CancelledError, InvalidArgumentError, UnavailableError
 from pstrain.paramserver.commits import NOTES_MAX_BYTES
 from pstrain.paramserver.messages import Message
+from pstrain.serialization import results
 from pstrain.trainer import committing, decisions
 from pstrain.trainer.committing import HELD_S, Committer
 from pstrain.trainer.outgoing import Answer, Answers, Pulls

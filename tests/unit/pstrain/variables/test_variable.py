@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pstrain import initializers, results
+from pstrain import initializers
 from pstrain.checkpoints.checkpoint import Checkpoint
 from pstrain.errors import FailedPreconditionError, InvalidArgumentError, InvalidTypeError
 from pstrain.gradients.recording import leaf, record
 from pstrain.gradients.tape import GradientTape
 from pstrain.gradients.tensor import Tensor
 from pstrain.optimizers import SGD, Adagrad
+from pstrain.serialization import results
 from pstrain.trainer.staging import ClosureRun
 from pstrain.variables.base import new_handle
 from pstrain.variables.indexed_slices import IndexedSlices

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pstrain import results
 from pstrain.errors import InvalidArgumentError
+from pstrain.serialization import results
 
 plain = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
 structures = st.recursive(

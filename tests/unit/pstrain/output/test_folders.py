@@ -7,7 +7,7 @@ import pathlib
 import pytest
 
 from pstrain.errors import InvalidArgumentError
-from pstrain.folders import folder_to_fill, make_folder
+from pstrain.output.folders import folder_to_fill, make_folder
 
 
 def test_make_folder_creates_folder_and_leaves_it_empty(tmp_path: pathlib.Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from pstrain.cluster import ClusterResolver
 from pstrain.errors import InvalidArgumentError
-from pstrain.replica import ReduceOp
+from pstrain.strategy.replica import ReduceOp
 from pstrain.variables.scope import OneServerPlacement, Placement, placement_scope
 
 

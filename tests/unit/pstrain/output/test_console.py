@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from pstrain.console import Console
+from pstrain.output.console import Console
 
 
 def test_json_console_prints_only_result_line_on_stdout(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pstrain.errors import InvalidArgumentError
-from pstrain.presence import Presence
 from pstrain.server import Server
+from pstrain.sessions.presence import Presence
 
 
 def test_presence_is_over_after_all_clients_left_for_grace_period() -> None:

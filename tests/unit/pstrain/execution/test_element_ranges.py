@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 
 import dataservice as ds
-from pstrain import element_ranges
-from pstrain.element_ranges import Bookmark, RangeReader, RangeSource
 from pstrain.errors import CancelledError
+from pstrain.execution import element_ranges
+from pstrain.execution.element_ranges import Bookmark, RangeReader, RangeSource
 from pstrain.trainer.context import InputContext
 from pstrain.trainer.resources import open_dataset
 

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from dataservice.errors import DataServiceError, UserFunctionError
-from pstrain import remote_errors
 from pstrain.errors import DataError, OutOfRangeError, RemoteError
+from pstrain.serialization import remote_errors
 
 
 class BadRow(ValueError):

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pstrain import results
-from pstrain.sparse_arrays import MOST_BYTES, Packed, packed, unpacked
+from pstrain.serialization import results
+from pstrain.serialization.sparse_arrays import MOST_BYTES, Packed, packed, unpacked
 
 SIZE = 8192
 LARGEST = 2**63 - 1

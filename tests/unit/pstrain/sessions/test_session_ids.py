@@ -9,7 +9,7 @@ import pytest
 
 from pstrain.errors import AbortedError
 from pstrain.paramserver.server import Sessions
-from pstrain.session_ids import is_older, new_session, renewed
+from pstrain.sessions.ids import is_older, new_session, renewed
 
 
 def test_new_session_is_newer_than_sessions_of_servers_with_slow_clock(

@@ -18,9 +18,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pstrain import sparse_arrays
 from pstrain.errors import InvalidArgumentError
-from pstrain.loaded_classes import loaded_class
+from pstrain.serialization import sparse_arrays
+from pstrain.serialization.loaded_classes import loaded_class
 
 _LENGTH = struct.Struct("<I")
 _PLAIN = (type(None), bool, int, float, str)

@@ -8,9 +8,9 @@ import threading
 
 import pytest
 
-from pstrain import exit_notice
 from pstrain.cluster import ClusterSpec, SimpleClusterResolver
 from pstrain.errors import UnavailableError
+from pstrain.sessions import exit_notice
 
 SPEC = ClusterSpec({"worker": ["127.0.0.1:1", "127.0.0.1:2"], "ps": ["127.0.0.1:3"]})
 

@@ -26,15 +26,15 @@ from pstrain.errors import (
     ServerRestartedError,
     UnavailableError,
 )
-from pstrain.exit_notice import notify_at_exit
 from pstrain.paramserver.transport import FLOAT32
 from pstrain.partition import PartitionFunction
-from pstrain.replica import Replica
 from pstrain.security import client_tls
-from pstrain.session_ids import new_session, renewed
-from pstrain.session_start import renew, take_over
-from pstrain.strategy_extended import Extended
-from pstrain.strategy_scope import Scope
+from pstrain.sessions.exit_notice import notify_at_exit
+from pstrain.sessions.ids import new_session, renewed
+from pstrain.sessions.start import renew, take_over
+from pstrain.strategy.extended import Extended
+from pstrain.strategy.replica import Replica
+from pstrain.strategy.scope import Scope
 from pstrain.trainer.client import RemoteParameters
 from pstrain.variables.base import BaseVariable
 from pstrain.variables.placement import ServerPlacement, placer

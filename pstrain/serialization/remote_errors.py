@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 from dataservice.errors import DataServiceError, error_from_dict, error_to_dict, is_registered
-from pstrain import results
 from pstrain.errors import OutOfRangeError, RemoteError
-from pstrain.loaded_classes import loaded_class
+from pstrain.serialization import results
+from pstrain.serialization.loaded_classes import loaded_class
 
 _DETAIL_MAX_BYTES = 64 << 10
 _MEMBERS_MAX = 20

@@ -17,8 +17,8 @@ from pstrain.errors import (
     ServerLostError,
     UnavailableError,
 )
-from pstrain.strategy import ParameterServerStrategy
-from pstrain.strategy_scope import get_strategy, has_strategy
+from pstrain.strategy.parameter_server import ParameterServerStrategy
+from pstrain.strategy.scope import get_strategy, has_strategy
 
 CLUSTER = {"worker": ["h:1"], "ps": ["h:2"]}
 

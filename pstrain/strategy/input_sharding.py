@@ -16,9 +16,9 @@ import dataservice
 from dataservice import ShardingPolicy
 from dataservice.runtime.arguments import HintingEnumType, nearest
 from dataservice.runtime.identity import new_id
-from pstrain import foreign_arguments
 from pstrain.errors import InvalidArgumentError, NotFoundError
-from pstrain.foreign_arguments import refuse_arguments
+from pstrain.porting import foreign_arguments
+from pstrain.porting.foreign_arguments import refuse_arguments
 from pstrain.trainer.context import InputContext, call_with_context
 
 logger = logging.getLogger(__name__)

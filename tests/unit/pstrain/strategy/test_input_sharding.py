@@ -17,8 +17,8 @@ from dataservice import Dataset, ShardingPolicy
 from dataservice.client.source import ServiceSource
 from pstrain.coordinator.per_worker import PerWorkerDataset
 from pstrain.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
-from pstrain.input_sharding import DistributedDataset, own_share, policy_of
-from pstrain.replica import Replica
+from pstrain.strategy.input_sharding import DistributedDataset, own_share, policy_of
+from pstrain.strategy.replica import Replica
 
 OFF, AUTO, FILE, DATA = (ps.AutoShardPolicy[name] for name in ("OFF", "AUTO", "FILE", "DATA"))
 

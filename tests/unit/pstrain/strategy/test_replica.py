@@ -11,7 +11,7 @@ import pytest
 import pstrain as ps
 from pstrain.errors import FailedPreconditionError, InvalidArgumentError, InvalidTypeError
 from pstrain.gradients.tensor import Tensor
-from pstrain.replica import Replica
+from pstrain.strategy.replica import Replica
 from pstrain.trainer.context import trainer_scope
 
 VALUE = np.arange(6.0).reshape(2, 3)

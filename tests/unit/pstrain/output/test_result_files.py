@@ -15,7 +15,7 @@ import pytest
 from pstrain.callbacks.csv_logger import CSVLogger
 from pstrain.callbacks.event_file import EventFile
 from pstrain.checkpoints import manifest
-from pstrain.result_files import append, naming
+from pstrain.output.result_files import append, naming
 
 
 @contextlib.contextmanager

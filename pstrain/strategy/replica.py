@@ -18,17 +18,17 @@ from typing import Any, Final
 import numpy as np
 
 from dataservice.runtime.arguments import HintingEnumType, check_callable
-from pstrain import foreign_names
 from pstrain.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
     InvalidTypeError,
     UnimplementedError,
 )
-from pstrain.foreign_names import Hinting
 from pstrain.gradients.tensor import Tensor
-from pstrain.input_sharding import DistributedDataset, DistributedDatasetFunction
-from pstrain.strategy_scope import has_strategy
+from pstrain.porting import foreign_names
+from pstrain.porting.foreign_names import Hinting
+from pstrain.strategy.input_sharding import DistributedDataset, DistributedDatasetFunction
+from pstrain.strategy.scope import has_strategy
 from pstrain.trainer.context import current_position
 from pstrain.variables.indexed_slices import IndexedSlices
 from pstrain.vocabulary import Update

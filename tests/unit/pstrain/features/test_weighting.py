@@ -12,7 +12,7 @@ import pytest
 import dataservice as ds
 import pstrain as ps
 from pstrain.errors import DataError, InvalidArgumentError, InvalidTypeError
-from pstrain.weighting import Weighting
+from pstrain.features.weighting import Weighting
 
 SCHEMA = ps.FeatureSchema(dense=["d"])
 ROWS: dict[str, Any] = {

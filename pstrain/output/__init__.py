@@ -1,0 +1,1 @@
+"""What people get to read of a run: lines of progress, and files of results in their folders."""
