@@ -28,7 +28,7 @@ import numpy as np
 
 import pstrain as ps
 from bench.options import new_parser
-from dataservice.runtime.process import spawn_module
+from dataservice.runtime.process.children import spawn_module
 from pstrain.checkpoints.saving import SavedCheckpoint
 from pstrain.variables.rows import look_up
 from pstrain.vocabulary import Update

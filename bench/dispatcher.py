@@ -29,7 +29,7 @@ from dataservice.client.connection import DispatcherConnection
 from dataservice.config import DispatcherConfig, WorkerConfig
 from dataservice.dispatcher.server import DispatchServer
 from dataservice.runtime.auth import resolve_token
-from dataservice.runtime.process import collect_seldom
+from dataservice.runtime.process.children import collect_seldom
 from dataservice.vocabulary import ShardingPolicy
 from dataservice.wire import dispatcher_pb2 as pb
 from dataservice.worker.dispatcher_link import DispatcherLink

@@ -29,8 +29,8 @@ from bench.options import new_parser
 from bench.peers import children
 from dataservice.client.read_spec import DEFAULT_BUFFERED_ELEMENTS
 from dataservice.config import DEFAULT_BUFFER_BYTES
-from dataservice.runtime.cores import available_cores
-from dataservice.runtime.process import announce_ready, exit_with_parent, spawn_module
+from dataservice.runtime.machine.cores import available_cores
+from dataservice.runtime.process.children import announce_ready, exit_with_parent, spawn_module
 
 _OWN = "in_process"
 PROTOCOLS = (_OWN, "shared_memory", "flight")

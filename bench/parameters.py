@@ -26,10 +26,15 @@ import pyarrow as pa
 
 from bench.options import add_common, new_parser
 from bench.peers import children
-from dataservice.runtime.allocator import keep_freed_memory
 from dataservice.runtime.exchanges.flight import FlightClient, FlightServer
 from dataservice.runtime.exchanges.flight_exchange import FlightChannel
-from dataservice.runtime.process import ChildProcess, announce_ready, exit_with_parent, spawn_module
+from dataservice.runtime.machine.allocator import keep_freed_memory
+from dataservice.runtime.process.children import (
+    ChildProcess,
+    announce_ready,
+    exit_with_parent,
+    spawn_module,
+)
 from pstrain import initializers
 from pstrain.config import ParameterConfig
 from pstrain.sessions.ids import new_session

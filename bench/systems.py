@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 
 import dataservice as ds
 from bench import plain, transform
-from dataservice.runtime.cores import available_cores
-from dataservice.runtime.process import spawn_module
+from dataservice.runtime.machine.cores import available_cores
+from dataservice.runtime.process.children import spawn_module
 
 # Takes a number of epochs (None: no end); opens the batches of one thread, which can be closed.
 Open = Callable[[int | None], Any]

@@ -27,7 +27,7 @@ from bench import model_batches as work
 from bench import models, train
 from bench.options import add_common, new_parser
 from bench.peers import children
-from dataservice.runtime.cores import available_cores
+from dataservice.runtime.machine.cores import available_cores
 from pstrain.features.schema import Features
 from pstrain.torch import devices
 

@@ -28,7 +28,7 @@ from dataservice.runtime.exchanges.flight import FlightServer
 from dataservice.runtime.exchanges.local_server import LocalServer
 from dataservice.runtime.exchanges.transport import open_exchange
 from dataservice.runtime.frames import decode_batch
-from dataservice.runtime.process import announce_ready, exit_with_parent, spawn_module
+from dataservice.runtime.process.children import announce_ready, exit_with_parent, spawn_module
 from dataservice.wire.elements import NO_WINDOW, RowSpan, unpack
 from dataservice.worker.outgoing import Channel, FrameSender, frame_of
 from dataservice.worker.rebatch import Element

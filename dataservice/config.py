@@ -16,9 +16,9 @@ from typing import Final, TypeVar
 from dataservice.errors import InvalidArgumentError
 from dataservice.runtime.addresses import LAST_PORT, split_address
 from dataservice.runtime.arguments import check_choice, check_true_or_false, path_of
-from dataservice.runtime.cores import available_cores
 from dataservice.runtime.listening import check_listener
-from dataservice.runtime.memory import available_memory_bytes
+from dataservice.runtime.machine.cores import available_cores
+from dataservice.runtime.machine.memory import available_memory_bytes
 from dataservice.vocabulary import DATA_TRANSFER_PROTOCOLS, PROTOCOL, parse_target
 
 # Well above gRPC's default of 4 MiB, since plans may embed tables; small enough that a malicious

@@ -15,8 +15,8 @@ from contextlib import ExitStack
 from typing import Final
 
 from dataservice.runtime.compile_notice import notice
-from dataservice.runtime.cores import available_cores
-from dataservice.runtime.process import exit_with_parent, spawn_module
+from dataservice.runtime.machine.cores import available_cores
+from dataservice.runtime.process.children import exit_with_parent, spawn_module
 from pstrain import kernels
 from pstrain.errors import DataServiceError
 

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from typing import NoReturn, Protocol
 
 from dataservice.runtime.addresses import split_address
-from dataservice.runtime.ending import end_with_program
 from dataservice.runtime.listening import is_loopback
-from dataservice.runtime.open_files import allow_most_files
+from dataservice.runtime.machine.open_files import allow_most_files
+from dataservice.runtime.process.ending import end_with_program
 from pstrain.cluster import ClusterResolver, ClusterSpec, SimpleClusterResolver
 from pstrain.config import COORDINATOR_GRACE_S
 from pstrain.errors import FailedPreconditionError, InvalidArgumentError

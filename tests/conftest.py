@@ -20,7 +20,7 @@ import pytest
 from hypothesis import settings
 from xdist.scheduler import LoadFileScheduling
 
-from dataservice.runtime.process import without_collection
+from dataservice.runtime.process.children import without_collection
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -18,8 +18,8 @@ from dataservice.client.read_spec import ReadSpec
 from dataservice.client.round_reader import RoundReader
 from dataservice.dataset.stream import BatchStream, RunContext, State
 from dataservice.errors import InvalidArgumentError
-from dataservice.runtime.ending import end_with_program
-from dataservice.runtime.forking import Origin
+from dataservice.runtime.process.ending import end_with_program
+from dataservice.runtime.process.forking import Origin
 
 
 class CoordinatedStream(BatchStream):

@@ -19,7 +19,7 @@ from dataservice.client.read_spec import ReadSpec, open_request
 from dataservice.errors import DataServiceError
 from dataservice.ranges import Consumed
 from dataservice.runtime.frames import decode_schema
-from dataservice.runtime.interrupts import HeldInterrupts
+from dataservice.runtime.process.interrupts import HeldInterrupts
 from dataservice.wire import dispatcher_pb2 as pb
 
 logger = logging.getLogger(__name__)

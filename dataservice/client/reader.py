@@ -35,7 +35,7 @@ from dataservice.errors import CancelledError, DataServiceError
 from dataservice.ranges import Consumed, RowMark
 from dataservice.runtime.exchanges.in_process import is_served_here
 from dataservice.runtime.identity import host_identity
-from dataservice.runtime.interrupts import NO_INTERRUPTS, HeldInterrupts
+from dataservice.runtime.process.interrupts import NO_INTERRUPTS, HeldInterrupts
 from dataservice.runtime.threads import StoppableThread
 from dataservice.vocabulary import ShardingPolicy
 from dataservice.wire import dispatcher_pb2 as pb

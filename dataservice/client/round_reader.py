@@ -38,7 +38,7 @@ from dataservice.client.worker_stream import (
 )
 from dataservice.config import DEFAULT_BUFFER_BYTES, DEFAULT_DISPATCHER_TIMEOUT_MS
 from dataservice.errors import CancelledError, DataServiceError
-from dataservice.runtime.interrupts import NO_INTERRUPTS, HeldInterrupts
+from dataservice.runtime.process.interrupts import NO_INTERRUPTS, HeldInterrupts
 from dataservice.runtime.threads import StoppableThread
 from dataservice.wire import dispatcher_pb2 as pb
 from dataservice.wire.elements import Header

@@ -33,8 +33,8 @@ from dataservice.errors import (
     UnimplementedError,
 )
 from dataservice.ranges import Consumed
-from dataservice.runtime.ending import end_with_program
-from dataservice.runtime.forking import Origin
+from dataservice.runtime.process.ending import end_with_program
+from dataservice.runtime.process.forking import Origin
 from dataservice.wire import dispatcher_pb2 as pb
 from dataservice.wire.elements import RowSpan
 

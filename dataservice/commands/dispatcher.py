@@ -62,7 +62,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    from dataservice.runtime.process import collect_seldom, without_collection
+    from dataservice.runtime.process.children import collect_seldom, without_collection
 
     with without_collection():
         from dataservice.config import DispatcherConfig

@@ -15,8 +15,8 @@ from typing import Final
 
 from dataservice.commands.serving import POLL_S, announce
 from dataservice.errors import DeadlineExceededError, InvalidArgumentError
-from dataservice.runtime.process import ChildProcess, exit_with_parent, spawn_module
-from dataservice.runtime.signals import StopSignals
+from dataservice.runtime.process.children import ChildProcess, exit_with_parent, spawn_module
+from dataservice.runtime.process.signals import StopSignals
 
 logger = logging.getLogger(__name__)
 

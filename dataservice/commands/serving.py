@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
 from dataservice.errors import CancelledError
-from dataservice.runtime.signals import StopSignals
+from dataservice.runtime.process.signals import StopSignals
 
 POLL_S: Final = 0.5
 _STOP_TIMEOUT_S: Final = 5.0
@@ -86,8 +86,8 @@ def serve(options: argparse.Namespace, server: Server, address_of: Callable[[Any
 
     Otherwise ends the process.
     """
-    from dataservice.runtime.open_files import allow_most_files
-    from dataservice.runtime.process import exit_with_parent
+    from dataservice.runtime.machine.open_files import allow_most_files
+    from dataservice.runtime.process.children import exit_with_parent
 
     allow_most_files()
     stopping = StopSignals(once=True)
@@ -129,7 +129,7 @@ def leave_process() -> None:
 
 def announce(options: argparse.Namespace, *addresses: str) -> None:
     """Prints that everything serves; `address` in the JSON line is the first of `addresses`."""
-    from dataservice.runtime.process import announce_ready
+    from dataservice.runtime.process.children import announce_ready
 
     if options.ready_json:
         announce_ready(address=addresses[0], addresses=addresses)

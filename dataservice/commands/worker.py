@@ -9,7 +9,7 @@ from typing import Any, Final
 from dataservice.commands.processes import run_processes
 from dataservice.commands.serving import add_listener, add_times, security, serve
 from dataservice.errors import InvalidArgumentError
-from dataservice.runtime.cores import limit_libraries
+from dataservice.runtime.machine.cores import limit_libraries
 from dataservice.vocabulary import DATA_TRANSFER_PROTOCOLS
 
 _TIMES: Final = {
@@ -99,8 +99,8 @@ def run(options: argparse.Namespace) -> int | None:
             "2 or more, or redirect the output of this one"
         )
     limit_libraries()
-    from dataservice.runtime.allocator import keep_freed_memory
-    from dataservice.runtime.process import without_collection
+    from dataservice.runtime.machine.allocator import keep_freed_memory
+    from dataservice.runtime.process.children import without_collection
 
     with without_collection():
         from dataservice.config import WorkerConfig

@@ -26,8 +26,8 @@ from dataservice.errors import (
     SchemaError,
     UserFunctionError,
 )
-from dataservice.runtime.shipping import dumps, unpickling, users_code_by_value
-from dataservice.runtime.unpicklable import find_unpicklable
+from dataservice.runtime.pickling.shipping import dumps, unpickling, users_code_by_value
+from dataservice.runtime.pickling.unpicklable import find_unpicklable
 
 _PACKAGE: Final = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
 _PYTHON: Final = f"{sys.version_info.major}.{sys.version_info.minor}"

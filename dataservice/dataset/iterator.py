@@ -33,8 +33,8 @@ from dataservice.dataset.statistics import StatsCounter
 from dataservice.dataset.stream import BatchStream, RunContext, State
 from dataservice.dataset.timing import WorkLog
 from dataservice.errors import FailedPreconditionError, InvalidArgumentError
-from dataservice.runtime.cores import available_cores
-from dataservice.runtime.interrupts import NO_INTERRUPTS, HeldInterrupts, can_hold
+from dataservice.runtime.machine.cores import available_cores
+from dataservice.runtime.process.interrupts import NO_INTERRUPTS, HeldInterrupts, can_hold
 
 _VERSION: Final = 1
 

@@ -18,7 +18,7 @@ from dataservice.dataset.omission_log import RunOmissions
 from dataservice.dataset.receipts import ReceiptSources
 from dataservice.dataset.timing import OperatorTimes
 from dataservice.errors import CancelledError, FailedPreconditionError
-from dataservice.runtime.interrupts import NO_INTERRUPTS, HeldInterrupts
+from dataservice.runtime.process.interrupts import NO_INTERRUPTS, HeldInterrupts
 
 State: TypeAlias = dict[str, Any]
 # Maps one record batch to another; the second argument returns where its rows come from.

@@ -27,11 +27,11 @@ from dataservice.errors import (
 from dataservice.runtime.addresses import format_address
 from dataservice.runtime.arguments import limit_s
 from dataservice.runtime.auth import TlsConfig, resolve_token
-from dataservice.runtime.ending import end_with_program
-from dataservice.runtime.forking import Origin
 from dataservice.runtime.journal import Journal, SqliteJournal
+from dataservice.runtime.pickling.stand_in import StandIn
+from dataservice.runtime.process.ending import end_with_program
+from dataservice.runtime.process.forking import Origin
 from dataservice.runtime.rpc import RpcServer
-from dataservice.runtime.stand_in import StandIn
 from dataservice.runtime.threads import StoppableThread, wait_until
 from dataservice.vocabulary import PROTOCOL
 from dataservice.wire import dispatcher_pb2 as pb

@@ -14,9 +14,9 @@ from dataservice.monitoring.status_metrics import status_metrics
 from dataservice.monitoring.status_text import status_report
 from dataservice.runtime.arguments import path_of
 from dataservice.runtime.auth import TlsConfig, resolve_token
-from dataservice.runtime.metrics import Metric
-from dataservice.runtime.monitor import HttpMonitor
-from dataservice.runtime.report import Block
+from dataservice.runtime.monitoring.metrics import Metric
+from dataservice.runtime.monitoring.monitor import HttpMonitor
+from dataservice.runtime.monitoring.report import Block
 from dataservice.runtime.rpc import RpcClient
 from dataservice.vocabulary import parse_target
 from dataservice.wire import dispatcher_pb2 as pb

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, TypeAlias
 
-from dataservice.runtime.metrics import Metric, Sample
+from dataservice.runtime.monitoring.metrics import Metric, Sample
 
 Status: TypeAlias = Mapping[str, Any]
 

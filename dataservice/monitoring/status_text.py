@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from dataservice.omissions import Omitted
-from dataservice.runtime.report import Block, Table, as_text, counted, visible
+from dataservice.runtime.monitoring.report import Block, Table, as_text, counted, visible
 from dataservice.vocabulary import INFINITE_CARDINALITY
 
 _READERS_SHOWN: Final = 20

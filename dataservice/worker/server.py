@@ -17,13 +17,13 @@ from dataservice.runtime.addresses import format_address
 from dataservice.runtime.arguments import limit_s
 from dataservice.runtime.auth import TlsConfig, resolve_token
 from dataservice.runtime.checksum import load_kernel
-from dataservice.runtime.ending import end_with_program
 from dataservice.runtime.exchanges.flight import FlightServer
 from dataservice.runtime.exchanges.in_process import InProcessServer
 from dataservice.runtime.exchanges.local_address import NotLocalError
 from dataservice.runtime.exchanges.local_server import LocalServer
-from dataservice.runtime.forking import Origin
 from dataservice.runtime.listening import is_loopback
+from dataservice.runtime.process.ending import end_with_program
+from dataservice.runtime.process.forking import Origin
 from dataservice.runtime.threads import wait_until
 from dataservice.vocabulary import PROTOCOL, SHARED_MEMORY
 from dataservice.wire.elements import EXCHANGE

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from dataservice.runtime.arguments import limit_s
-from dataservice.runtime.ending import end_with_program
+from dataservice.runtime.process.ending import end_with_program
 from dataservice.runtime.threads import wait_until
 from pstrain.checkpoints.manifest import PartialCheckpoint
 from pstrain.errors import DataServiceError, DeadlineExceededError

@@ -9,10 +9,14 @@ import threading
 from concurrent.futures import Future, wait
 from typing import TYPE_CHECKING, Final
 
-from dataservice.runtime.allocator import keep_freed_memory
-from dataservice.runtime.cores import limit_libraries
-from dataservice.runtime.process import announce_ready, exit_with_parent, without_collection
-from dataservice.runtime.signals import StopSignals
+from dataservice.runtime.machine.allocator import keep_freed_memory
+from dataservice.runtime.machine.cores import limit_libraries
+from dataservice.runtime.process.children import (
+    announce_ready,
+    exit_with_parent,
+    without_collection,
+)
+from dataservice.runtime.process.signals import StopSignals
 from pstrain.cluster import ClusterResolver, ClusterSpec, SimpleClusterResolver
 from pstrain.config import COORDINATOR_GRACE_S
 from pstrain.errors import InvalidArgumentError

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from typing import Final, NamedTuple
 
 from dataservice.runtime.auth import resolve_token
-from dataservice.runtime.open_files import allow_files
+from dataservice.runtime.machine.open_files import allow_files
 from pstrain.consistency import Ssp, Sync
 from pstrain.coordinator.applying import RoundApplier
 from pstrain.coordinator.core import Core

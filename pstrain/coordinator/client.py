@@ -23,7 +23,7 @@ from dataservice.runtime.arguments import (
     path_of,
     positive,
 )
-from dataservice.runtime.ending import end_with_program
+from dataservice.runtime.process.ending import end_with_program
 from pstrain.checkpoints.manager import CheckpointManager, check_manager
 from pstrain.consistency import Sync
 from pstrain.coordinator.assembly import assemble

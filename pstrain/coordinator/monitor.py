@@ -10,9 +10,9 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
-from dataservice.runtime.metrics import Metric
-from dataservice.runtime.monitor import HttpMonitor
-from dataservice.runtime.report import Block
+from dataservice.runtime.monitoring.metrics import Metric
+from dataservice.runtime.monitoring.monitor import HttpMonitor
+from dataservice.runtime.monitoring.report import Block
 from pstrain.coordinator.status import status_metrics, status_report
 from pstrain.errors import DataServiceError, InvalidTypeError
 from pstrain.strategy.parameter_server import ParameterServerStrategy

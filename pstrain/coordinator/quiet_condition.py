@@ -12,7 +12,7 @@ import math
 import threading
 from types import TracebackType
 
-from dataservice.runtime.interrupts import HeldInterrupts
+from dataservice.runtime.process.interrupts import HeldInterrupts
 
 
 class QuietCondition(threading.Condition):

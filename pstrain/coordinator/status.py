@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, TypeAlias
 
-from dataservice.runtime.metrics import Metric, Sample
-from dataservice.runtime.report import Block, Table
+from dataservice.runtime.monitoring.metrics import Metric, Sample
+from dataservice.runtime.monitoring.report import Block, Table
 from pstrain.coordinator.trainer_stats import duration_text
 
 Status: TypeAlias = Mapping[str, Any]

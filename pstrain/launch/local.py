@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from dataservice.runtime.arguments import check_true_or_false, integer_at_least, path_of
-from dataservice.runtime.process import ChildProcess, spawn_module
-from dataservice.runtime.stand_in import StandIn
+from dataservice.runtime.pickling.stand_in import StandIn
+from dataservice.runtime.process.children import ChildProcess, spawn_module
 from pstrain.cluster import ClusterSpec, SimpleClusterResolver
 from pstrain.errors import (
     DataServiceError,

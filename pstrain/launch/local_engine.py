@@ -13,7 +13,7 @@ import sys
 import time
 from typing import Final
 
-from dataservice.runtime.signals import StopSignals
+from dataservice.runtime.process.signals import StopSignals
 from pstrain.compiling import compile_kernels
 from pstrain.launch.layout import Addresses, Layout
 from pstrain.launch.local import ONE_CORE

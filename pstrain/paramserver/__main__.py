@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import os
 
-from dataservice.runtime.allocator import keep_freed_memory
-from dataservice.runtime.open_files import allow_most_files
-from dataservice.runtime.process import announce_ready, exit_with_parent
-from dataservice.runtime.signals import StopSignals
+from dataservice.runtime.machine.allocator import keep_freed_memory
+from dataservice.runtime.machine.open_files import allow_most_files
+from dataservice.runtime.process.children import announce_ready, exit_with_parent
+from dataservice.runtime.process.signals import StopSignals
 from pstrain.paramserver.server import ParameterServer
 
 

@@ -14,7 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, Final
 
-from dataservice.runtime.cores import available_cores
+from dataservice.runtime.machine.cores import available_cores
 
 __all__ = ["Helpers", "in_parts"]
 

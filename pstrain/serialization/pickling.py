@@ -15,8 +15,8 @@ import pickle
 from collections.abc import Callable
 from typing import Any
 
-from dataservice.runtime.shipping import Pickler, unpickling, users_code_by_value
-from dataservice.runtime.unpicklable import find_unpicklable
+from dataservice.runtime.pickling.shipping import Pickler, unpickling, users_code_by_value
+from dataservice.runtime.pickling.unpicklable import find_unpicklable
 from pstrain.errors import InvalidArgumentError
 
 Key = tuple[Any, ...]

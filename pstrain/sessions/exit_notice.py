@@ -17,8 +17,8 @@ from typing import Any
 
 from dataservice.errors import DataServiceError
 from dataservice.runtime.auth import TlsConfig, resolve_token
-from dataservice.runtime.ending import end_with_program
 from dataservice.runtime.exchanges.socket_client import SocketClient
+from dataservice.runtime.process.ending import end_with_program
 from dataservice.runtime.rpc import RpcClient
 from pstrain.cluster import ClusterResolver, ClusterSpec
 from pstrain.wire import trainer_pb2 as pb

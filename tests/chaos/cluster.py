@@ -13,7 +13,7 @@ from typing import Any
 
 from dataservice.client.connection import DispatcherConnection
 from dataservice.errors import DataServiceError, UnavailableError
-from dataservice.runtime.process import ChildProcess, spawn_module
+from dataservice.runtime.process.children import ChildProcess, spawn_module
 from tests.chaos.history import Written
 from tests.chaos.proxy import FaultProxy, Link
 from tests.chaos.schedule import (

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pstrain as ps
-from dataservice.runtime.process import exit_with_parent
+from dataservice.runtime.process.children import exit_with_parent
 from tests.chaos.counted_rows import CountedRows
 
 ROWS = 6_000

@@ -13,7 +13,7 @@ import time
 
 import dataservice as ds
 from dataservice.dataset.stream import RunContext
-from dataservice.runtime.process import announce_ready, exit_with_parent
+from dataservice.runtime.process.children import announce_ready, exit_with_parent
 
 USE_S = 0.05
 

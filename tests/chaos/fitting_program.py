@@ -12,7 +12,7 @@ from typing import Any
 
 import dataservice as ds
 import pstrain as ps
-from dataservice.runtime.process import exit_with_parent
+from dataservice.runtime.process.children import exit_with_parent
 from tests.chaos.counted_fit import BATCH, columns, compiled, dataset
 
 ROWS = 4_000

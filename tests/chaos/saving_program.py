@@ -11,7 +11,7 @@ import sys
 import numpy as np
 
 import pstrain as ps
-from dataservice.runtime.process import exit_with_parent
+from dataservice.runtime.process.children import exit_with_parent
 from pstrain.paramserver.server import ParameterServer
 
 ROWS = 60_000

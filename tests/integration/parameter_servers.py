@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dataservice.runtime.process import ChildProcess, spawn_module
+from dataservice.runtime.process.children import ChildProcess, spawn_module
 from pstrain import initializers
 from pstrain.cluster import ClusterSpec, SimpleClusterResolver
 from pstrain.config import ParameterConfig

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import dataservice as ds
 from dataservice.__main__ import main
 from dataservice.client.connection import DispatcherConnection
-from dataservice.runtime.process import ChildProcess, spawn_module
+from dataservice.runtime.process.children import ChildProcess, spawn_module
 from dataservice.vocabulary import parse_target
 
 READY_TIMEOUT_S = 60.0

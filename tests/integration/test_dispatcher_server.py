@@ -29,7 +29,7 @@ from dataservice.errors import (
     UnavailableError,
 )
 from dataservice.runtime.auth import resolve_token
-from dataservice.runtime.process import spawn_module
+from dataservice.runtime.process.children import spawn_module
 from dataservice.runtime.rpc import RpcClient
 from dataservice.vocabulary import ShardingPolicy, parse_target
 from dataservice.wire import dispatcher_pb2 as pb

@@ -8,7 +8,7 @@ import signal
 from collections.abc import Iterator
 
 import pstrain as ps
-from dataservice.runtime.process import ChildProcess, spawn_module
+from dataservice.runtime.process.children import ChildProcess, spawn_module
 from tests.programs import run_program
 
 DEADLINE_S = 60.0

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from dataservice.runtime.process import ChildProcess
+from dataservice.runtime.process.children import ChildProcess
 from pstrain.coordinator.lost_servers import LostServers
 from pstrain.errors import AbortedError
 from pstrain.strategy import ParameterServerStrategy

@@ -13,10 +13,10 @@ from http.server import ThreadingHTTPServer
 
 import pytest
 
-from dataservice.runtime import http_server
 from dataservice.runtime.auth import TlsConfig
-from dataservice.runtime.http_server import Answer, HttpServer, Request, text_answer
 from dataservice.runtime.listening import listen
+from dataservice.runtime.monitoring import http_server
+from dataservice.runtime.monitoring.http_server import Answer, HttpServer, Request, text_answer
 from tests.certificates import new_certificate
 from tests.waiting import wait_until
 

@@ -20,7 +20,7 @@ from dataservice.client.connection import DispatcherConnection
 from dataservice.client.read_spec import ReadSpec
 from dataservice.client.reader import ServiceReader
 from dataservice.errors import FailedPreconditionError
-from dataservice.runtime.interrupts import HeldInterrupts
+from dataservice.runtime.process.interrupts import HeldInterrupts
 from tests.integration.service_cluster import local_service, process_cluster
 
 ROWS = 6_000

@@ -22,7 +22,7 @@ import dataservice as ds
 import pstrain as ps
 from dataservice.errors import AddressInUseError, DataServiceError, InvalidTypeError
 from dataservice.runtime.auth import resolve_token
-from dataservice.runtime.process import spawn_module
+from dataservice.runtime.process.children import spawn_module
 from dataservice.vocabulary import parse_target
 from tests.certificates import new_certificate
 from tests.integration.service_cluster import LocalService, local_service

@@ -14,7 +14,7 @@ PROGRAM = """
 import resource
 _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard))
-from dataservice.runtime.open_files import allow_most_files
+from dataservice.runtime.machine.open_files import allow_most_files
 print(allow_most_files(), allow_most_files(), *resource.getrlimit(resource.RLIMIT_NOFILE), hard)
 """
 
@@ -31,7 +31,7 @@ NEEDY = """
 import resource
 resource.setrlimit(resource.RLIMIT_NOFILE, (600, 1100))
 from dataservice.errors import ResourceExhaustedError
-from dataservice.runtime.open_files import allow_files
+from dataservice.runtime.machine.open_files import allow_files
 
 def limit_for(count):
     allow_files(count, f"a coordinator of {count:,} trainers")
@@ -53,7 +53,7 @@ def grant_some(kind, limits):
         raise ValueError("current limit exceeds maximum limit")
     really(kind, limits)
 resource.setrlimit = grant_some
-from dataservice.runtime.open_files import allow_files
+from dataservice.runtime.machine.open_files import allow_files
 allow_files(10, "a coordinator of 10 trainers")
 print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 """

@@ -20,7 +20,7 @@ import pytest
 from dataservice.runtime.exchanges import connection_server
 from dataservice.runtime.exchanges.connection_exchange import ConnectionExchange
 from dataservice.runtime.exchanges.message import ACTION
-from dataservice.runtime.process import ChildProcess
+from dataservice.runtime.process.children import ChildProcess
 from pstrain import initializers
 from pstrain.checkpoints.checkpoint import Checkpoint
 from pstrain.config import ParameterConfig

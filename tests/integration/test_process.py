@@ -14,13 +14,13 @@ import psutil
 import pytest
 
 from dataservice.errors import DeadlineExceededError, FailedPreconditionError, UnavailableError
-from dataservice.runtime.process import ChildProcess, spawn_module
+from dataservice.runtime.process.children import ChildProcess, spawn_module
 from tests.programs import said_by
 from tests.waiting import is_running, wait_until
 
 CHILD = """
 import os, signal, socket, sys, time
-from dataservice.runtime.process import announce_ready, exit_with_parent, spawn_module
+from dataservice.runtime.process.children import announce_ready, exit_with_parent, spawn_module
 
 mode = sys.argv[1]
 exit_with_parent()
@@ -41,7 +41,7 @@ if mode == "polite":
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
     announce_ready()
 if mode == "stopping":
-    from dataservice.runtime.signals import StopSignals
+    from dataservice.runtime.process.signals import StopSignals
     stop = StopSignals()
     announce_ready()
     while not stop.wait(0.5):
@@ -212,7 +212,7 @@ def test_frozen_children_die_with_killed_parent(
 def test_children_die_with_parent_that_ends_normally(tmp_path: pathlib.Path) -> None:
     (tmp_path / "child_under_test.py").write_text(CHILD)
     code = (
-        "from dataservice.runtime.process import spawn_module\n"
+        "from dataservice.runtime.process.children import spawn_module\n"
         "print(spawn_module('child_under_test', ['listen']).wait_ready(60)['pid'])"
     )
     pid = int(said_by(code, env={"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}))
@@ -242,7 +242,7 @@ def test_killed_children_leave_no_open_files(spawn: Callable[..., ChildProcess])
 def test_collect_seldom_freezes_existing_objects_and_raises_thresholds() -> None:
     program = (
         "import gc\n"
-        "from dataservice.runtime.process import collect_seldom\n"
+        "from dataservice.runtime.process.children import collect_seldom\n"
         "often = gc.get_threshold()\n"
         "collect_seldom()\n"
         "print(gc.isenabled(), gc.get_freeze_count() > 1_000, gc.get_threshold() > often)\n"
@@ -253,7 +253,7 @@ def test_collect_seldom_freezes_existing_objects_and_raises_thresholds() -> None
 def test_objects_made_without_collection_are_frozen() -> None:
     program = (
         "import gc\n"
-        "from dataservice.runtime.process import without_collection\n"
+        "from dataservice.runtime.process.children import without_collection\n"
         "before = [kind['collections'] for kind in gc.get_stats()]\n"
         "with without_collection():\n"
         "    made = [[] for _ in range(100_000)]\n"
@@ -306,7 +306,7 @@ except SystemExit:
 LIMITED = """
 import sys
 import dataservice.__main__, dataservice.commands.worker, pstrain.__main__, pstrain.commands.server
-from dataservice.runtime import cores
+from dataservice.runtime.machine import cores
 assert not {"numpy", "pyarrow", "numba"} & sys.modules.keys(), "they have counted the cores already"
 cores._runnable, cores._quota = lambda: 64, lambda: 3
 cores.limit_libraries()

@@ -17,7 +17,7 @@ import pytest
 
 import dataservice as ds
 from dataservice.errors import MissingFileError, SourceError
-from dataservice.runtime.process import spawn_module
+from dataservice.runtime.process.children import spawn_module
 from tests.integration.service_cluster import ProcessCluster, process_cluster, read_ids
 
 s3fs = pytest.importorskip("s3fs", reason="pip install 'pstrain[s3]'")

@@ -21,7 +21,7 @@ import sys
 import time
 from concurrent.futures import Executor
 
-from dataservice.runtime.cores import available_cores
+from dataservice.runtime.machine.cores import available_cores
 from tests.simulation.runner import PROTOCOLS, players, run_seeds
 
 

@@ -16,7 +16,7 @@ import dataservice.__main__ as dataservice_main
 import pstrain.__main__ as pstrain_main
 from dataservice.config import DispatcherConfig, WorkerConfig
 from dataservice.errors import FailedPreconditionError
-from dataservice.runtime.process import spawn_module
+from dataservice.runtime.process.children import spawn_module
 from pstrain.__main__ import COMMANDS, main
 
 

@@ -23,7 +23,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from dataservice.runtime.forking import Origin, left_to_parent
+from dataservice.runtime.process.forking import Origin, left_to_parent
 
 logger = logging.getLogger(__name__)
 

@@ -21,7 +21,6 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from dataservice.errors import CancelledError, DataServiceError, UnavailableError
-from dataservice.runtime.cores import available_cores
 from dataservice.runtime.exchanges.admission import Admission
 from dataservice.runtime.exchanges.connection_channel import (
     AnyHandler,
@@ -30,7 +29,8 @@ from dataservice.runtime.exchanges.connection_channel import (
 )
 from dataservice.runtime.exchanges.connection_exchange import Connection
 from dataservice.runtime.exchanges.kept_threads import KeptThreads
-from dataservice.runtime.open_files import is_limit, limit_reached
+from dataservice.runtime.machine.cores import available_cores
+from dataservice.runtime.machine.open_files import is_limit, limit_reached
 
 logger = logging.getLogger(__name__)
 

@@ -39,7 +39,7 @@ from dataservice.runtime.exchanges.flight_exchange import (
 )
 from dataservice.runtime.exchanges.message import error_from_payload, error_payload, find_handler
 from dataservice.runtime.exchanges.severing import sever_connections
-from dataservice.runtime.forking import left_to_parent
+from dataservice.runtime.process.forking import left_to_parent
 from dataservice.runtime.tls_probe import explained
 
 logger = logging.getLogger(__name__)

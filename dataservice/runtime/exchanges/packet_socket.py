@@ -19,7 +19,7 @@ from dataservice.errors import DataLossError, DataServiceError, DeadlineExceeded
 from dataservice.runtime.exchanges.local_messages import MAX_PACKET_BYTES, Packet, pack, unpack
 from dataservice.runtime.exchanges.message import Kind
 from dataservice.runtime.exchanges.owned_socket import LOOK_S, OwnedSocket, is_gone_by, lost
-from dataservice.runtime.open_files import limit_reached
+from dataservice.runtime.machine.open_files import limit_reached
 
 _ANCILLARY_BYTES: Final = socket.CMSG_SPACE(array.array("i", [0]).itemsize)
 # As plain numbers, since combining enum flags takes a microsecond.

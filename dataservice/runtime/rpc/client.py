@@ -30,7 +30,7 @@ from dataservice.errors import (
     error_from_dict,
 )
 from dataservice.runtime.auth import TOKEN_METADATA_KEY, TlsConfig
-from dataservice.runtime.forking import Origin, check_not_forked, left_to_parent
+from dataservice.runtime.process.forking import Origin, check_not_forked, left_to_parent
 from dataservice.runtime.retry import retry_until
 from dataservice.runtime.rpc.conventions import (
     CLIENT_OPTIONS,

@@ -30,8 +30,8 @@ from dataservice.errors import (
 )
 from dataservice.runtime.addresses import format_address
 from dataservice.runtime.auth import TOKEN_METADATA_KEY, WRONG_TOKEN, TlsConfig, tokens_equal
-from dataservice.runtime.forking import check_not_forked, left_to_parent
 from dataservice.runtime.listening import refused
+from dataservice.runtime.process.forking import check_not_forked, left_to_parent
 from dataservice.runtime.rpc.conventions import (
     ERROR_METADATA_KEY,
     OTHER_PROTOCOL,

@@ -6,7 +6,7 @@ import threading
 
 from moto.moto_server.threaded_moto_server import ThreadedMotoServer
 
-from dataservice.runtime.process import announce_ready, exit_with_parent
+from dataservice.runtime.process.children import announce_ready, exit_with_parent
 
 
 def main() -> None:

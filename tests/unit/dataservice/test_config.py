@@ -11,8 +11,8 @@ import pytest
 import dataservice
 from dataservice.config import DispatcherConfig, WorkerConfig
 from dataservice.errors import InvalidArgumentError
-from dataservice.runtime.cores import available_cores
 from dataservice.runtime.listening import is_loopback
+from dataservice.runtime.machine.cores import available_cores
 from dataservice.worker.server import WorkerServer
 
 

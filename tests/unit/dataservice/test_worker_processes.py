@@ -17,7 +17,7 @@ from dataservice.commands.processes import (
     ProcessSlot,
     single_worker_arguments,
 )
-from dataservice.runtime.process import ChildProcess
+from dataservice.runtime.process.children import ChildProcess
 
 
 def test_restart_pause_of_short_lived_process_grows_to_limit() -> None:

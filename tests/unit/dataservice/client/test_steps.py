@@ -16,7 +16,7 @@ from dataservice.client.service_stream import ServiceStream
 from dataservice.client.steps import ConsumedMark, Step, StreamPosition
 from dataservice.dataset.receipts import ReceiptSources
 from dataservice.dataset.stream import RunContext
-from dataservice.runtime.interrupts import HeldInterrupts
+from dataservice.runtime.process.interrupts import HeldInterrupts
 from dataservice.vocabulary import ShardingPolicy
 from dataservice.wire.elements import RowSpan
 

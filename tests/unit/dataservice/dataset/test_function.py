@@ -22,7 +22,7 @@ from dataservice.errors import (
     SchemaError,
     UserFunctionError,
 )
-from dataservice.runtime.shipping import unpickling
+from dataservice.runtime.pickling.shipping import unpickling
 
 
 def double(values: Any) -> Any:

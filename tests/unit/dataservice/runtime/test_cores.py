@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from dataservice.runtime import cores
-from dataservice.runtime.control_groups import groups
-from dataservice.runtime.cores import available_cores, limit_libraries, quota_cores
+from dataservice.runtime.machine import cores
+from dataservice.runtime.machine.control_groups import groups
+from dataservice.runtime.machine.cores import available_cores, limit_libraries, quota_cores
 
 V2 = "35 24 0:30 {root} /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n"
 V1 = (

@@ -6,7 +6,7 @@ import gc
 
 import pytest
 
-from dataservice.runtime import ending
+from dataservice.runtime.process import ending
 
 
 class Served:

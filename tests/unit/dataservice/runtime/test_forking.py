@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from dataservice.errors import FailedPreconditionError
-from dataservice.runtime import forking
-from dataservice.runtime.forking import Origin, left_to_parent
+from dataservice.runtime.process import forking
+from dataservice.runtime.process.forking import Origin, left_to_parent
 
 
 class PackageObject:

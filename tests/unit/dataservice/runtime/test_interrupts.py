@@ -18,7 +18,7 @@ from dataservice.dataset.dataset import Dataset
 from dataservice.dataset.operators.base import Operator
 from dataservice.dataset.stream import BatchStream, RunContext, State
 from dataservice.errors import FailedPreconditionError
-from dataservice.runtime.interrupts import HeldInterrupts
+from dataservice.runtime.process.interrupts import HeldInterrupts
 from tests.unit.dataservice.dataset.checkpoint_checker import numbers, open_stream, values
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import dataservice as ds
-from dataservice.runtime.control_groups import Group
-from dataservice.runtime.memory import available_memory_bytes, memory_limit_bytes
+from dataservice.runtime.machine.control_groups import Group
+from dataservice.runtime.machine.memory import available_memory_bytes, memory_limit_bytes
 
 V2 = [Group("/sys/fs/cgroup/pod/app", True), Group("/sys/fs/cgroup/pod", True)]
 V1 = [Group("/sys/fs/cgroup/memory", False)]

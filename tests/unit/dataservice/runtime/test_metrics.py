@@ -8,7 +8,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from dataservice.errors import UnimplementedError
-from dataservice.runtime.metrics import Metric, Sample, exposition
+from dataservice.runtime.monitoring.metrics import Metric, Sample, exposition
 
 
 def test_exposition_is_read_back_by_prometheus_library() -> None:

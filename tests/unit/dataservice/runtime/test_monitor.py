@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from dataservice.errors import FailedPreconditionError, InvalidArgumentError, UnavailableError
-from dataservice.runtime import monitor as monitor_module
-from dataservice.runtime.http_server import Request
-from dataservice.runtime.metrics import Metric, Sample
-from dataservice.runtime.monitor import HttpMonitor
-from dataservice.runtime.report import Block
+from dataservice.runtime.monitoring import monitor as monitor_module
+from dataservice.runtime.monitoring.http_server import Request
+from dataservice.runtime.monitoring.metrics import Metric, Sample
+from dataservice.runtime.monitoring.monitor import HttpMonitor
+from dataservice.runtime.monitoring.report import Block
 
 BEARER = "Bearer secret"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html.parser import HTMLParser
 
-from dataservice.runtime.report import Table, as_page, as_text, counted
+from dataservice.runtime.monitoring.report import Table, as_page, as_text, counted
 
 
 class _Elements(HTMLParser):

@@ -12,8 +12,8 @@ from typing import Any
 import cloudpickle
 import pytest
 
-from dataservice.runtime import shipping
-from dataservice.runtime.shipping import dumps, users_code_by_value
+from dataservice.runtime.pickling import shipping
+from dataservice.runtime.pickling.shipping import dumps, users_code_by_value
 
 
 @pytest.fixture

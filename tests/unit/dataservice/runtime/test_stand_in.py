@@ -7,7 +7,7 @@ import pickle
 
 import pytest
 
-from dataservice.runtime.stand_in import StandIn
+from dataservice.runtime.pickling.stand_in import StandIn
 
 
 def test_pickled_stand_in_keeps_only_its_known_attributes() -> None:

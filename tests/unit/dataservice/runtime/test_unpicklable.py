@@ -13,8 +13,8 @@ import pytest
 import dataservice as ds
 from dataservice.dataset.function import Function
 from dataservice.errors import InvalidArgumentError
-from dataservice.runtime.shipping import users_code_by_value
-from dataservice.runtime.unpicklable import find_unpicklable
+from dataservice.runtime.pickling.shipping import users_code_by_value
+from dataservice.runtime.pickling.unpicklable import find_unpicklable
 from pstrain.serialization import pickling
 
 LOCK = threading.Lock()

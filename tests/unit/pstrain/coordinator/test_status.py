@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dataservice.runtime.report import as_text
+from dataservice.runtime.monitoring.report import as_text
 from pstrain.coordinator.status import status_metrics, status_report
 from pstrain.coordinator.trainer_stats import Load, Record, table
 

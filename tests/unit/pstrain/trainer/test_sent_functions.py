@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dataservice.runtime.shipping import unpickling
+from dataservice.runtime.pickling.shipping import unpickling
 from pstrain.coordinator.sent_functions import SentFunctions
 from pstrain.serialization import pickling
 from pstrain.trainer.client import RemoteParameters

@@ -14,7 +14,7 @@ import ctypes
 import sys
 from typing import Final
 
-from dataservice.runtime.cores import available_cores
+from dataservice.runtime.machine.cores import available_cores
 
 # The numbers of these settings in glibc's <malloc.h>.
 _TRIM_THRESHOLD: Final = -1

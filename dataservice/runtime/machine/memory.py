@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterable
 from typing import Final
 
-from dataservice.runtime.control_groups import Group, Read, own_groups, text_of
+from dataservice.runtime.machine.control_groups import Group, Read, own_groups, text_of
 
 _UNKNOWN_BYTES: Final = 8 << 30
 

@@ -14,7 +14,7 @@ import os
 from collections.abc import Iterable
 from typing import Final
 
-from dataservice.runtime.control_groups import Group, Read, own_groups, text_of
+from dataservice.runtime.machine.control_groups import Group, Read, own_groups, text_of
 
 # The variables from which NumPy's arithmetic, torch, Numba's parallel loops and Arrow's decoding
 # take their number of threads. Without them, these libraries count the cores, whatever the quota.

@@ -18,12 +18,12 @@ from urllib.parse import parse_qs, urlsplit
 from dataservice.errors import DataServiceError, FailedPreconditionError, UnimplementedError
 from dataservice.runtime.addresses import format_address
 from dataservice.runtime.auth import TlsConfig, resolve_token, tokens_equal
-from dataservice.runtime.ending import end_with_program
-from dataservice.runtime.forking import Origin
-from dataservice.runtime.http_server import Answer, HttpServer, Request, text_answer
 from dataservice.runtime.listening import check_listener, listen
-from dataservice.runtime.metrics import Metric, exposition
-from dataservice.runtime.report import Block, as_page
+from dataservice.runtime.monitoring.http_server import Answer, HttpServer, Request, text_answer
+from dataservice.runtime.monitoring.metrics import Metric, exposition
+from dataservice.runtime.monitoring.report import Block, as_page
+from dataservice.runtime.process.ending import end_with_program
+from dataservice.runtime.process.forking import Origin
 from dataservice.runtime.threads import wait_until
 
 logger = logging.getLogger(__name__)
