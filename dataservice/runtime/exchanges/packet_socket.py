@@ -22,12 +22,13 @@ from dataservice.runtime.exchanges.owned_socket import LOOK_S, OwnedSocket, is_g
 from dataservice.runtime.machine.open_files import limit_reached
 
 _ANCILLARY_BYTES: Final = socket.CMSG_SPACE(array.array("i", [0]).itemsize)
-# As plain numbers, since combining enum flags takes a microsecond.
+# As plain numbers, since combining enum flags takes a microsecond. A platform without the flags has
+# no such sockets either, but it imports this module.
 _TRUNCATED: Final = int(socket.MSG_TRUNC)
 _WITHOUT_DESCRIPTOR: Final = int(socket.MSG_CTRUNC)
-_CLOEXEC: Final = int(socket.MSG_CMSG_CLOEXEC)
+_CLOEXEC: Final = int(getattr(socket, "MSG_CMSG_CLOEXEC", 0))
 _AT_ONCE: Final = int(socket.MSG_DONTWAIT)
-_SEND: Final = int(socket.MSG_NOSIGNAL) | _AT_ONCE
+_SEND: Final = int(getattr(socket, "MSG_NOSIGNAL", 0)) | _AT_ONCE
 
 
 class PendingReleases(Protocol):

@@ -168,8 +168,11 @@ class ChildProcess:
     def _wait_stopped(self) -> bool:
         """Waits until the child has stopped; returns False if it ended instead.
 
-        Does not reap the child, so that other calls still get its exit status.
+        Does not reap the child, so that other calls still get its exit status. Where Python cannot
+        ask, as on macOS before version 3.13, it does not wait.
         """
+        if not hasattr(os, "waitid"):
+            return self._process.poll() is None
         look = os.WSTOPPED | os.WEXITED | os.WNOHANG | os.WNOWAIT
         deadline_s = time.monotonic() + _STOPPED_WAIT_S
         while time.monotonic() < deadline_s:
