@@ -33,7 +33,7 @@ if __name__ == "__main__":
     main()
 """
 SUSPENDING = """
-from dataservice.runtime.process import spawn_module
+from dataservice.runtime.process.children import spawn_module
 with spawn_module("dataservice", ["dispatcher", "--port", "0", "--ready-json"]) as child:
     child.wait_ready(60)
     child.suspend()
