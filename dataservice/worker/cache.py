@@ -54,7 +54,8 @@ class SlidingWindow(Generic[Item]):
     def add(self, item: Item, size_bytes: int) -> None:
         """Adds the next item of the sequence and drops the oldest items to make room for it.
 
-        InvalidArgumentError if the item is larger than the window may be.
+        To be called while `has_room_ahead`. InvalidArgumentError if the item is larger than the
+        window may be.
         """
         self.check_size(size_bytes)
         self._items.append((item, size_bytes))
@@ -62,15 +63,8 @@ class SlidingWindow(Generic[Item]):
         self.size_bytes += size_bytes
         self._ahead_bytes += size_bytes
         while self.size_bytes > self._max_bytes:
-            self._drop_oldest()
-
-    def _drop_oldest(self) -> None:
-        _, size_bytes = self._items.popleft()
-        if self.first >= self._furthest:
-            self._furthest = self.first + 1
-            self._ahead_bytes -= size_bytes
-        self.first += 1
-        self.size_bytes -= size_bytes
+            self.size_bytes -= self._items.popleft()[1]
+            self.first += 1
 
     def catch_up(self, trainer: str) -> int:
         """Moves a trainer whose next item was dropped to the oldest; returns how many it missed.

@@ -1,4 +1,4 @@
-"""Rows of a CSVLogger when epochs are trained again, from a checkpoint on."""
+"""Rows of a CSVLogger: under which header, and when epochs are trained again from a checkpoint on."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 
 import pstrain as ps
 from pstrain.callbacks import CSVLogger
+from pstrain.errors import InvalidArgumentError
 
 
 def rows(path: pathlib.Path) -> list[tuple[str, ...]]:
@@ -100,6 +101,98 @@ def test_file_that_was_removed_begins_anew_after_a_resume(tmp_path: pathlib.Path
     log.load_state_dict(saved)
     train(log, {1: 0.25})
     assert rows(path) == [("epoch", "loss"), ("1", "0.25")]
+
+
+def test_rows_that_another_program_adds_between_epochs_stay(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "log.csv"
+
+    def add_row(row: str) -> None:
+        with open(path, "a", newline="") as other:
+            other.write(f"{row}\r\n")
+
+    log = CSVLogger(path, append=True)
+    log.on_train_begin()
+    train(log, {0: 0.5})
+    add_row("1,7.0")
+    train(log, {1: 0.25})
+    log.load_state_dict(log.state_dict())
+    train(log, {2: 0.125})
+    add_row("3,7.0")
+    train(log, {3: 0.0625})
+    log.load_state_dict(log.state_dict())
+    log.on_train_begin()  # after a resume that failed before its first epoch
+    add_row("4,7.0")
+    train(log, {4: 0.03125})
+    told = [("0", "0.5"), ("1", "7.0"), ("1", "0.25"), ("2", "0.125"), ("3", "7.0")]
+    told += [("3", "0.0625"), ("4", "7.0"), ("4", "0.03125")]
+    assert rows(path) == [("epoch", "loss"), *told]
+
+
+def test_file_that_has_lost_rows_goes_on_after_a_resume(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "log.csv"
+    log = CSVLogger(path)
+    log.on_train_begin()
+    train(log, {0: 0.5, 1: 0.25, 2: 0.125})
+    path.write_text("epoch,loss\r\n0,0.5\r\n", newline="")
+    log.load_state_dict(log.state_dict())
+    train(log, {3: 0.0625})
+    assert rows(path) == [("epoch", "loss"), ("0", "0.5"), ("3", "0.0625")]
+
+
+def test_resume_without_saved_rows_begins_the_file_anew(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text("epoch,auc\r\n0,0.75\r\n", newline="")
+    log = CSVLogger(path)
+    log.on_train_begin()
+    log.load_state_dict({})
+    train(log, {0: 0.5})
+    assert rows(path) == [("epoch", "loss"), ("0", "0.5")]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (b"loss;epoch\r\n7.0;0\r\n", b"0.5;0\r\n0.375;1\r\n"),
+        (b"loss;city\r\n7.0;K\xf6ln\r\n", b"0.5;NA\r\n0.25;NA\r\n0.375;NA\r\n"),
+    ],
+)
+def test_rows_are_added_under_the_header_of_an_existing_file(
+    tmp_path: pathlib.Path, before: bytes, after: bytes
+) -> None:
+    path = tmp_path / "log.csv"
+    path.write_bytes(before)
+    log = CSVLogger(path, separator=";", append=True)
+    log.on_train_begin()
+    train(log, {0: 0.5})
+    saved = log.state_dict()
+    train(log, {1: 0.25})
+    log.load_state_dict(saved)
+    # Without a column of epochs it is not known which rows are trained again.
+    train(log, {1: 0.375})
+    assert path.read_bytes() == before + after
+
+
+def test_columns_of_a_new_file_are_sorted_and_those_of_later_epochs_left_out(
+    tmp_path: pathlib.Path,
+) -> None:
+    path = tmp_path / "log.csv"
+    log = CSVLogger(path)
+    log.on_train_begin()
+    log.on_epoch_begin(0)
+    log.on_epoch_end(0, {name: 0.5 for name in "dacb"})
+    log.on_epoch_begin(1)
+    log.on_epoch_end(1, {"a": 0.25, "later": 1.0})
+    told = [("0", "0.5", "0.5", "0.5", "0.5"), ("1", "0.25", "NA", "NA", "NA")]
+    assert rows(path) == [("epoch", "a", "b", "c", "d"), *told]
+
+
+def test_file_that_cannot_be_written_is_an_error_before_the_first_epoch(
+    tmp_path: pathlib.Path,
+) -> None:
+    with pytest.raises(FileNotFoundError):
+        CSVLogger(tmp_path / "missing" / "log.csv").on_train_begin()
+    with pytest.raises(InvalidArgumentError, match="separator must be one character, got ', '"):
+        CSVLogger(tmp_path / "log.csv", separator=", ")
 
 
 def test_rows_go_to_a_pipe_after_a_resume_too() -> None:

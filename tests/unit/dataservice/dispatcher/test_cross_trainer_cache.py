@@ -82,12 +82,14 @@ def test_item_larger_than_window_is_refused() -> None:
     assert drain(window, "a") == (0, [2])
 
 
-def test_oldest_trainer_is_forgotten_beyond_limit() -> None:
+def test_trainer_that_read_longest_ago_is_forgotten_beyond_limit() -> None:
     window = filled(1, max_bytes=1)
-    for number in range(MAX_TRAINERS + 1):
+    for number in range(MAX_TRAINERS):
         assert drain(window, str(number)) == (0, [0])
-    assert drain(window, str(MAX_TRAINERS)) == (0, [])
-    assert drain(window, "0") == (0, [0]), "it begins at the start of the window again"
+    assert drain(window, "0") == (0, []), "it reads again, so 1 is the one that read longest ago"
+    assert drain(window, str(MAX_TRAINERS)) == (0, [0])
+    assert drain(window, "0") == (0, [])
+    assert drain(window, "1") == (0, [0]), "it begins at the start of the window again"
 
 
 STEPS = st.lists(
