@@ -21,7 +21,8 @@ Logs = dict[str, float]
 
 Hook = TypeVar("Hook", bound=Callable[..., None])
 
-_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+"""The kinds of parameters to which an argument can be given by its place."""
 _READS_LOGS = "_reads_logs"
 
 
@@ -162,7 +163,7 @@ def _reads_logs(callback: Callback, batch: int) -> bool:
 
 def _call(hook: Callable[..., None], *arguments: Any, logs: Logs | None = None) -> None:
     """Calls ``hook``; adds ``logs`` if it takes one more argument, as all hooks of Keras do."""
-    takes = [each.kind in _POSITIONAL for each in inspect.signature(hook).parameters.values()]
+    takes = [each.kind in POSITIONAL for each in inspect.signature(hook).parameters.values()]
     hook(*arguments, *([dict(logs or {})] if sum(takes) > len(arguments) else ()))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from dataservice.runtime.arguments import check_callable, non_negative
-from pstrain.callbacks.base import Callback, Logs
+from pstrain.callbacks.base import POSITIONAL, Callback, Logs
 
 
 class LearningRateScheduler(Callback):
@@ -30,8 +30,7 @@ class LearningRateScheduler(Callback):
         self._restored = None
 
     def state_dict(self) -> dict[str, Any]:
-        rate = self._before if self._epoch < 0 else rate_now(self.model.optimizer)
-        return {"epoch": self._epoch, "before": self._before, "rate": rate}
+        return {"epoch": self._epoch, "before": self._before, "rate": self._rate_so_far()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         if state:
@@ -39,16 +38,17 @@ class LearningRateScheduler(Callback):
             self._restored = state["rate"]
 
     def on_epoch_begin(self, epoch: int) -> None:
-        optimizer = self.model.optimizer
         if epoch != self._epoch:  # an epoch that continues from a checkpoint has begun before
-            so_far = rate_now(optimizer) if self._restored is None else self._restored
-            self._epoch, self._before = epoch, so_far
+            self._epoch, self._before = epoch, self._rate_so_far()
         self._restored = None
         arguments = (epoch, self._before) if self._wants_rate else (epoch,)
         rate = non_negative(self._schedule(*arguments), f"the learning rate of epoch {epoch}")
         if self._verbose:
             print(f"epoch {epoch + 1}: learning rate {rate:g}")
-        self.model.optimizer = optimizer.with_learning_rate(rate)
+        self.model.optimizer = self.model.optimizer.with_learning_rate(rate)
+
+    def _rate_so_far(self) -> float:
+        return rate_now(self.model.optimizer) if self._restored is None else self._restored
 
     def on_epoch_end(self, epoch: int, logs: Logs) -> None:  # noqa: ARG002
         logs["learning_rate"] = float(self.model.optimizer.spec.learning_rate)
@@ -68,4 +68,4 @@ def _arguments_of(function: Callable[..., float]) -> int:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
         return 1
-    return sum(p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD for p in parameters)
+    return sum(p.default is p.empty and p.kind in POSITIONAL for p in parameters)
