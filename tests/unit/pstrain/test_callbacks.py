@@ -16,7 +16,7 @@ import pytest
 import dataservice as ds
 import pstrain as ps
 from dataservice import DataServiceWarning, Dataset
-from pstrain.callbacks.base import as_list
+from pstrain.callbacks.base import CallbackList, as_list, check_verbose
 from pstrain.callbacks.monitor import Monitor
 from pstrain.errors import InvalidArgumentError
 
@@ -160,6 +160,34 @@ def test_predict_prints_a_line_when_told_to(capsys: pytest.CaptureFixture[str]) 
     )
     with pytest.raises(InvalidArgumentError, match="verbose"):
         model().predict(data(), verbose=7)
+
+
+def test_training_that_continues_forgets_who_stopped_it() -> None:
+    callback, trained = ps.callbacks.Callback(), model()
+    callbacks = CallbackList([callback], trained)
+    for stops in (callback, trained):
+        stops.stop_training = True
+        assert callbacks.stop_training
+        callbacks.resume(callbacks.state_dict())
+        assert not callbacks.stop_training
+
+
+def test_states_are_restored_by_class_and_order() -> None:
+    class Counting(ps.callbacks.Callback):
+        def __init__(self, count: int) -> None:
+            self.count = count
+
+        def state_dict(self) -> dict[str, Any]:
+            return {"count": self.count}
+
+        def load_state_dict(self, state: Any) -> None:
+            self.count = state["count"]
+
+    saved = CallbackList([Counting(1), Recorder(), Counting(2)], model()).state_dict()
+    assert saved == [["Counting", {"count": 1}], ["Recorder", {}], ["Counting", {"count": 2}]]
+    again = [Counting(7), Counting(8), Counting(9)]
+    CallbackList([ps.callbacks.Callback(), *again], model()).resume(saved)
+    assert [each.count for each in again] == [1, 2, 9], "there are two states for three callbacks"
 
 
 def test_model_stop_training_ends_fit() -> None:
@@ -709,7 +737,9 @@ def test_event_files_are_readable_by_tensorboard(tmp_path: pathlib.Path) -> None
     assert read("validation", "evaluation_loss_vs_iterations") == [(12, scores["loss"])]
 
 
-def test_invalid_verbose_is_refused() -> None:
+def test_verbose_is_a_number_for_callbacks_and_invalid_ones_are_refused() -> None:
+    assert [check_verbose(verbose) for verbose in ("auto", True, 0, 2)] == [1, 1, 0, 2]
+    assert type(check_verbose(True)) is int
     with pytest.raises(InvalidArgumentError, match="verbose"):
         model().fit(data(), verbose=3)
 

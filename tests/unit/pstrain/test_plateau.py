@@ -28,8 +28,9 @@ def rates(callback: ReduceLROnPlateau, losses: list[float]) -> list[float]:
     return found
 
 
-def test_improvement_forgives_the_epochs_before_it() -> None:
+def test_improvement_forgives_the_epochs_before_it(capsys: Any) -> None:
     assert rates(begun(patience=2), [3, 3, 2, 2, 1, 1, 1]) == [1, 1, 1, 1, 1, 1, 0.5]
+    assert not capsys.readouterr().out
 
 
 def test_rate_at_its_least_stays(capsys: Any) -> None:
@@ -43,6 +44,10 @@ def test_each_training_looks_for_a_plateau_of_its_own() -> None:
     rates(callback, [1, 1])
     callback.on_train_begin()
     assert rates(callback, [5, 5, 5]) == [1, 1, 0.5]
+    resting = begun(patience=1, cooldown=3)
+    assert rates(resting, [1, 1]) == [1, 0.5]
+    resting.on_train_begin()
+    assert rates(resting, [5, 5]) == [0.5, 0.25]
 
 
 def test_resumed_training_goes_on_with_the_epochs_that_it_counted() -> None:
@@ -51,6 +56,13 @@ def test_resumed_training_goes_on_with_the_epochs_that_it_counted() -> None:
     resumed = begun(patience=2)
     resumed.load_state_dict(earlier.state_dict())
     assert rates(resumed, [1]) == [0.5]
+
+
+def test_rate_that_was_not_reduced_is_left_as_a_checkpoint_has_restored_it() -> None:
+    resumed = begun(patience=2)
+    resumed.model.optimizer.learning_rate = 0.75
+    resumed.load_state_dict(begun(patience=2).state_dict())
+    assert resumed.model.optimizer.learning_rate == 0.75
 
 
 def test_epoch_without_a_validation_does_not_count() -> None:

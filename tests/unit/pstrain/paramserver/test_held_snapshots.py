@@ -14,6 +14,7 @@ from pstrain.config import ParameterConfig
 from pstrain.errors import NotFoundError, ServerLostError
 from pstrain.features.key_map import KeyMaps
 from pstrain.kernels.keys import NO_KEY
+from pstrain.paramserver.held_snapshots import HeldSnapshots
 from pstrain.paramserver.messages import Call
 from pstrain.paramserver.requests import answer
 from pstrain.paramserver.shard import Shard
@@ -104,6 +105,21 @@ def test_drop_while_snapshot_request_waits_for_lock_leaves_no_snapshot(store: St
     thread.join(30)
     assert errors
     assert store.snapshots == 0
+
+
+def test_drops_of_the_newest_snapshots_are_remembered() -> None:
+    held = HeldSnapshots()
+    for _ in range(2_000):
+        held.drop("a")
+        held.drop("b")
+    with pytest.raises(NotFoundError, match="snapshot a was given up"):
+        held.find("a")
+    for number in range(2_000):
+        held.drop(str(number))
+    assert held.find("a") is None, "the memory of drops is bounded"
+    with pytest.raises(NotFoundError, match="snapshot 1999 was given up"):
+        held.hold("1999", [])
+    assert len(held) == 0
 
 
 class Network:
