@@ -1,4 +1,4 @@
-"""Rows of a CSVLogger: under which header, and when epochs are trained again from a checkpoint on."""
+"""Rows of a CSVLogger: under which header, and when epochs are trained again after a resume."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def test_columns_of_a_new_file_are_sorted_and_those_of_later_epochs_left_out(
     log = CSVLogger(path)
     log.on_train_begin()
     log.on_epoch_begin(0)
-    log.on_epoch_end(0, {name: 0.5 for name in "dacb"})
+    log.on_epoch_end(0, dict.fromkeys("dacb", 0.5))
     log.on_epoch_begin(1)
     log.on_epoch_end(1, {"a": 0.25, "later": 1.0})
     told = [("0", "0.5", "0.5", "0.5", "0.5"), ("1", "0.25", "NA", "NA", "NA")]

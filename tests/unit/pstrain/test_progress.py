@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -47,6 +48,60 @@ def test_progress_line_fits_terminal_width(columns: str, monkeypatch: pytest.Mon
     for part in ("epoch 2/5", "25%", "124,648 examples/s", "loss 0.4545", "data stall 30%", "left"):
         assert part in drawn
     assert ("auc 0.7681" in drawn) is (columns == "200")
+
+
+def test_line_is_drawn_every_tenth_of_a_second_with_the_time_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [100.0]
+    monkeypatch.setenv("COLUMNS", "200")
+    clock = SimpleNamespace(perf_counter=lambda: now[0])
+    monkeypatch.setattr("pstrain.callbacks.progress.time", clock)
+    bar, drawn = begun_bar(stream := Terminal()), []
+    for now[0], examples in ((103.0, 250.0), (103.05, 255.0), (104.0, 500.0)):
+        bar.on_train_batch_end(3, LOGS | {"examples": examples})
+        drawn.append(stream.getvalue().count("\r"))
+    now[0] = 110.0
+    bar.on_epoch_end(1, LOGS)
+    lines = [line.rstrip() for line in stream.getvalue().split("\r")[1:]]
+    assert drawn == [1, 1, 2]
+    assert [line.partition("stall 30% ")[2] for line in lines] == ["9 s left", "4 s left", "10.0 s"]
+
+
+def test_length_of_an_epoch_is_that_of_the_one_before() -> None:
+    bar = ProgressBar(stream=(stream := NotebookStream()))
+    bar.on_epoch_begin(0)
+    bar.on_train_batch_end(3, LOGS)
+    assert "%]" not in stream.getvalue()
+    assert "data stall 30% 0.0 s" in stream.getvalue()
+    bar.on_epoch_end(0, LOGS | {"examples": 500.0})
+    bar.on_epoch_begin(1)
+    bar.on_train_batch_end(3, LOGS)
+    assert "]  50%" in stream.getvalue()
+
+
+def test_share_of_an_epoch_is_that_of_its_steps_if_these_are_limited() -> None:
+    bar = begun_bar(stream := NotebookStream())
+    bar.params = {"epochs": 5, "steps": 4}
+    bar.on_train_batch_end(3, LOGS)
+    assert "]  75%" in stream.getvalue()
+
+
+def test_each_line_is_written_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    for name, begins in (("ipykernel", b"\repoch 2/5 [===="), ("files", b"epoch 2/5  [====")):
+        buffered = type("Buffered", (io.TextIOWrapper,), {"__module__": name})(io.BytesIO())
+        begun_bar(buffered).on_epoch_end(1, LOGS)
+        assert buffered.buffer.getvalue().startswith(begins)
+
+
+@pytest.mark.parametrize(("columns", "width"), [(60, 5), (90, 15), (200, 20)])
+def test_bar_takes_the_columns_that_the_text_beside_it_leaves(
+    columns: int, width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    begun_bar(stream := Terminal()).on_train_batch_end(3, LOGS)
+    assert stream.getvalue().index("]") - stream.getvalue().index("[") - 1 == width
 
 
 def test_line_of_finished_epoch_is_not_truncated(monkeypatch: pytest.MonkeyPatch) -> None:

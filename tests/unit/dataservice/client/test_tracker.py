@@ -239,6 +239,32 @@ def test_rows_without_window_are_accepted_once_from_each_worker() -> None:
     assert tracker.marks() == ()
 
 
+def test_frames_without_rows_change_nothing() -> None:
+    tracker = Tracker()
+    assert tracker.receive("a", []).slices == tracker.receive("a", []).slices == ()
+    assert tracker.is_quiet()
+
+
+def test_rows_are_consumed_whatever_other_rows_come_with_them() -> None:
+    tracker = Tracker()
+    tracker.receive("a", [span(0, 4), span(0, 4, window=1), span(0, 4, window=2)])
+    unknown, early = RowSpan(NO_WINDOW, 0, 0, 4), span(2, 4, window=1)
+    tracker.consume([unknown, early, span(0, 3, window=2)])
+    assert tracker.marks() == (RowMark(2, 0, 3, False),)
+    tracker.consume([span(0, 2, window=1)])
+    assert tracker.marks() == (RowMark(1, 0, 4, False), RowMark(2, 0, 3, False))
+
+
+def test_fence_of_finished_window_is_answered_as_final_and_forgotten() -> None:
+    tracker = Tracker()
+    tracker.consume(tracker.receive("a", [span(0, 4, final=True)]).spans)
+    tracker.confirm(tracker.marks(), ())
+    before = tracker.consumed()
+    tracker.fence(0, 3, 2)
+    assert tracker.releases() == (RowMark(0, 3, 2, True),)
+    assert tracker.consumed() == before
+
+
 @given(st.permutations(range(6)))
 def test_out_of_order_consumption_marks_only_unbroken_prefix(order: list[int]) -> None:
     tracker = Tracker()

@@ -187,6 +187,9 @@ def test_messages_of_earlier_or_aborted_try_are_ignored() -> None:
     commits.abort("u", KEY, 0)
     commits.prepare("u", KEY, "refused elsewhere", 0)
     assert commits.commit("u", KEY) == "without who was refused"
+    commits.prepare("v", KEY._replace(part=1), "without who was refused", 1)
+    commits.prepare("v", KEY._replace(part=1), "refused elsewhere", 0)
+    assert commits.commit("v", KEY._replace(part=1)) == "without who was refused"
 
 
 def test_part_is_held_again_only_by_later_try_than_was_aborted() -> None:
@@ -210,6 +213,25 @@ def test_held_and_aborted_parts_are_forgotten_with_their_closure() -> None:
     assert commits.counts() == {"held": 1, "aborted": 1, "decided": 0, "ledger_blocks": 0}
     commits.advance(KEY.closure + 1)
     assert commits.counts() == {"held": 0, "aborted": 0, "decided": 0, "ledger_blocks": 0}
+    commits.abort("t", KEY)  # late, and once more
+    for part in range(2):
+        commits.prepare("t", PartKey(5, 0, part), "held")
+        commits.abort("t", PartKey(6, 0, part))
+    commits.advance(6)
+    assert commits.counts() == {"held": 0, "aborted": 2, "decided": 0, "ledger_blocks": 0}
+    commits.advance(7)
+    assert commits.counts() == {"held": 0, "aborted": 0, "decided": 0, "ledger_blocks": 0}
+
+
+def test_round_with_a_part_that_is_not_held_takes_none() -> None:
+    commits: Commits[str] = Commits()
+    parts = [("t", KEY), ("u", KEY._replace(closure=5))]
+    commits.prepare(*parts[0], "first")
+    with pytest.raises(AbortedError, match="closure 5 of u is in a round, but was not prepared"):
+        commits.take_round(parts)
+    commits.prepare(*parts[1], "second")
+    assert commits.take_round(parts) == ["first", "second"]
+    assert commits.take_round(parts) == []
 
 
 def test_advance_looks_only_at_trainers_whose_closures_it_forgets() -> None:
