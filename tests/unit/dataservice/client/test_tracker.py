@@ -239,6 +239,14 @@ def test_rows_without_window_are_accepted_once_from_each_worker() -> None:
     assert tracker.marks() == ()
 
 
+def test_late_fence_of_an_older_generation_lets_none_back_in() -> None:
+    tracker = Tracker()
+    tracker.fence(0, 5)
+    tracker.fence(0, 3)
+    assert tracker.receive("a", [span(0, 4, generation=4)]).slices == ()
+    assert tracker.receive("a", [span(0, 4, generation=6)]).slices == ((0, 4),)
+
+
 def test_frames_without_rows_change_nothing() -> None:
     tracker = Tracker()
     assert tracker.receive("a", []).slices == tracker.receive("a", []).slices == ()

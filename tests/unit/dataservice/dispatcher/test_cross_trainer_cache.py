@@ -92,6 +92,18 @@ def test_trainer_that_read_longest_ago_is_forgotten_beyond_limit() -> None:
     assert drain(window, "1") == (0, [0]), "it begins at the start of the window again"
 
 
+def test_cleared_window_has_room_and_tells_trainers_what_they_missed() -> None:
+    window = filled(3, max_bytes=4)
+    window.catch_up("slow")
+    assert window.take("slow") == 0
+    window.clear()
+    assert (window.ahead, window.size_bytes) == (0, 0)
+    window.add(3, 1)
+    assert window.has_room_ahead(3)
+    assert drain(window, "slow") == (2, [3])
+    assert drain(window, "new") == (0, [3])
+
+
 STEPS = st.lists(
     st.tuples(st.sampled_from(["add", "a", "b", "c"]), st.integers(1, 6)), max_size=120
 )

@@ -19,13 +19,19 @@ import dataservice as ds
 from dataservice.dataset.division.static_sharding import Share, list_sources
 from dataservice.dataset.node import freeze_schemas
 from dataservice.dataset.plan import encode_plan
-from dataservice.errors import CancelledError, DataLossError, InvalidArgumentError
+from dataservice.errors import (
+    CancelledError,
+    DataLossError,
+    InvalidArgumentError,
+    UnavailableError,
+)
 from dataservice.ranges import Pairs, Ranges
 from dataservice.wire.bookmarks import Bookmark, decode_bookmark
-from dataservice.wire.elements import NO_WINDOW, RowSpan
+from dataservice.wire.elements import NO_WINDOW, RowSpan, pack_missed
 from dataservice.worker import task_producer
 from dataservice.worker.cached_task import CachedFrames, CachedTask
 from dataservice.worker.outgoing import Frame
+from dataservice.worker.rebatch import Element
 from dataservice.worker.task import Pipeline
 from dataservice.worker.task_producer import BookmarkMaker, Task, TaskProducer, tasks_of
 from tests.unit.dataservice.worker.worker_pipelines import (
@@ -149,6 +155,119 @@ def test_frames_of_cached_task_are_cut_to_fit_small_cache() -> None:
         task.close()
     assert [span.first_row for frame in taken for span in frame.spans] == list(range(0, 300, 15))
     assert frames.size_bytes <= 500
+
+
+def test_elements_of_cached_task_are_not_cut() -> None:
+    frames = CachedFrames(2_000, None)
+    task = CachedTask(pipeline_of(ds.Dataset.range(100).repeat().batch(64)), frames, name="test")
+    task.start()
+    try:
+        taken = [frame for _ in range(3) if (frame := frames.get("trainer", TIMEOUT_S))]
+    finally:
+        task.close()
+    assert [frame.rows for frame in taken] == [64, 64, 64]
+
+
+def element_of(rows: int) -> Element:
+    return Element(pa.record_batch({"id": np.arange(rows)}), ())
+
+
+def test_elements_without_rows_or_larger_than_the_cache_are_not_cached(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    frames = CachedFrames(1_000, None)
+    for empty in (Element(None, ()), element_of(0)):
+        frames.put(empty)
+    assert frames.get("trainer", 0) is None
+    frames.put(element_of(10))
+    monkeypatch.setattr(frames, "_wait_until_wanted", lambda _: pytest.fail("waits for ever"))
+    with pytest.raises(InvalidArgumentError, match=r"does not fit .* of 1000 bytes"):
+        frames.put(element_of(1_000))
+
+
+def test_cache_is_filled_a_few_elements_ahead_of_the_first_trainer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class WaitsError(Exception):
+        pass
+
+    def wait(_size_bytes: int) -> None:
+        raise WaitsError
+
+    for rows, ahead in ((1, 8), (1_000, 1)):
+        frames = CachedFrames(10_000, None)
+        monkeypatch.setattr(frames, "_wait_until_wanted", wait)
+        for _ in range(2):
+            for _ in range(ahead):
+                frames.put(element_of(rows))
+            with pytest.raises(WaitsError):
+                frames.put(element_of(rows))
+            while frames.get("first", 0):
+                pass
+
+
+def test_trainer_behind_the_cache_is_told_what_it_missed() -> None:
+    frames = CachedFrames(10_000, None)
+    assert frames.get("slow", 0) is None
+    for _ in range(3):
+        frames.put(element_of(1_000))
+        frames.get("fast", 0)
+    told, frame = frames.get("slow", 0), frames.get("slow", 0)
+    assert told is not None
+    assert (told.rows, told.payload, told.header) == (0, None, pack_missed(2))
+    assert frame is not None
+    assert frame.spans == (RowSpan(NO_WINDOW, 0, 2_000, 3_000),)
+    assert frame.size_bytes == frames.size_bytes > 8_000
+
+
+def test_discarded_cache_holds_nothing_and_says_that_its_worker_gave_up() -> None:
+    frames = CachedFrames(1_000, None)
+    trainer = frames.of_trainer("trainer")
+    frames.put(element_of(10))
+    assert (taken := trainer.get(0)) is not None
+    assert taken.spans == (RowSpan(NO_WINDOW, 0, 0, 10),)
+    frames.put(element_of(10))
+    frames.discard()
+    assert frames.size_bytes == 0
+    assert (told := trainer.get(0)) is not None
+    assert told.header == pack_missed(1)
+    with pytest.raises(UnavailableError, match="the worker gave the stream up"):
+        trainer.get(0)
+    with pytest.raises(CancelledError):
+        frames.put(element_of(10))
+
+
+@pytest.mark.parametrize(
+    ("dataset", "elements", "message"),
+    [
+        (ds.Dataset.range(10).batch(5), 2, r"ended after 10 rows .* end it with repeat\(\)"),
+        (ds.Dataset.range(10).filter(ds.col("id") < 0), 0, "has no elements on this worker"),
+    ],
+)
+def test_cached_dataset_that_ends_is_an_error_after_its_elements(
+    dataset: ds.Dataset, elements: int, message: str
+) -> None:
+    frames = CachedFrames(10_000, None)
+    task = CachedTask(pipeline_of(dataset), frames, name="test")
+    task.start()
+    try:
+        for _ in range(elements):
+            assert frames.get("trainer", TIMEOUT_S) is not None
+        with pytest.raises(InvalidArgumentError, match=message):
+            frames.get("trainer", TIMEOUT_S)
+    finally:
+        task.close()
+
+
+def test_cache_that_ends_gives_what_it_has_before_its_failure() -> None:
+    frames = CachedFrames(1_000, None)
+    frames.put(element_of(10))
+    frames.end(DataLossError("the first failure"))
+    frames.end(DataLossError("the second failure"))
+    for name in ("a", "b"):
+        assert frames.get(name, 0) is not None
+        with pytest.raises(DataLossError, match="the first failure"):
+            frames.get(name, 0)
 
 
 PIPELINES = {
