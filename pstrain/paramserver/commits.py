@@ -268,7 +268,10 @@ class Commits(Generic[Payload]):
                 f"trainer {trainer} was taken for lost, and its closures went to other trainers: "
                 "its requests are refused"
             )
-        return self._trainers.setdefault(trainer, _Trainer())
+        known = self._trainers.get(trainer)
+        if known is None:
+            known = self._trainers[trainer] = _Trainer()
+        return known
 
     def _note_closure(self, trainer: str, known: _Trainer[Payload], closure: int) -> None:
         if closure not in known.closures:
