@@ -16,15 +16,13 @@ from typing import Any
 from google.protobuf.message import Message
 
 from dataservice.config import DEFAULT_CLIENT_TIMEOUT_MS
-from dataservice.errors import FailedPreconditionError, MissingFileError
-from dataservice.runtime.auth import TlsConfig, resolve_token
+from dataservice.errors import FailedPreconditionError
+from dataservice.runtime.auth import client_tls, resolve_token
 from dataservice.runtime.identity import process_age_s
 from dataservice.runtime.rpc import RpcClient
 from dataservice.wire import dispatcher_pb2 as pb
 from dataservice.wire.worker_list import unfold
 
-# Set to a wrong path, this must be an error, so that no client goes without TLS silently.
-TLS_CA_ENV = "DATASERVICE_TLS_CA"
 ATTEMPT_TIMEOUT_S = 10.0
 # A program that was killed and is started again at once goes back to its position only when its old
 # reader's silence counts as loss.
@@ -32,19 +30,6 @@ DEFAULT_TIMEOUT_S = DEFAULT_CLIENT_TIMEOUT_MS / 1000 + 30.0
 # Well above the duration of a call to a healthy dispatcher.
 PROMPT_REFUSAL_S = 0.1
 MAX_LATE_REFUSALS = 4
-
-
-def tls_from_environment() -> TlsConfig | None:
-    """Returns TLS settings that trust the certificates in the file named by DATASERVICE_TLS_CA.
-
-    Returns None if the variable is not set; raises MissingFileError if there is no such file.
-    """
-    path = os.environ.get(TLS_CA_ENV)
-    if path is None:
-        return None
-    if not os.path.exists(path):
-        raise MissingFileError(f"{TLS_CA_ENV} names {path!r}, which does not exist")
-    return TlsConfig.of(None, None, path)
 
 
 class JoinRequest:
@@ -89,7 +74,7 @@ class DispatcherConnection:
     def __init__(self, target: str) -> None:
         self.target = target
         self.token = resolve_token(None)
-        self.tls = tls_from_environment()
+        self.tls = client_tls(None)
         service = pb.DESCRIPTOR.services_by_name["Dispatcher"]
         self._rpc = RpcClient(target, service, token=self.token, tls=self.tls)
 

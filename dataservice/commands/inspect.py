@@ -104,12 +104,11 @@ def _add_address(command: argparse.ArgumentParser) -> None:
 
 def call(options: argparse.Namespace, method: str, **fields: Any) -> Any:
     """Makes one call to the dispatcher that the options name, and returns its reply."""
-    from dataservice.client.connection import tls_from_environment
-    from dataservice.runtime.auth import TlsConfig, resolve_token
+    from dataservice.runtime.auth import client_tls, resolve_token
     from dataservice.runtime.rpc import RpcClient
     from dataservice.wire import dispatcher_pb2 as pb
 
-    tls = TlsConfig.of(None, None, options.tls_ca) or tls_from_environment()
+    tls = client_tls(options.tls_ca)
     service = pb.DESCRIPTOR.services_by_name["Dispatcher"]
     request = getattr(pb, f"{method}Request")(**fields)
     with RpcClient(options.address, service, token=resolve_token(), tls=tls) as client:

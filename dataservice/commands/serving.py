@@ -51,7 +51,8 @@ def add_listener(command: argparse.ArgumentParser) -> None:
         "--tls-ca",
         metavar="PEM",
         help="file of the CA certificates that a worker or a monitor trusts when it connects to "
-        "its dispatcher (default: those of the system); a dispatcher makes no use of it",
+        "its dispatcher (default: the file in $DATASERVICE_TLS_CA, else those of the system); a "
+        "dispatcher makes no use of it",
     )
     listener.add_argument(
         "--insecure-network",

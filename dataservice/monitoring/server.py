@@ -9,11 +9,10 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-from dataservice.client.connection import tls_from_environment
 from dataservice.monitoring.status_metrics import status_metrics
 from dataservice.monitoring.status_text import status_report
 from dataservice.runtime.arguments import path_of
-from dataservice.runtime.auth import TlsConfig, resolve_token
+from dataservice.runtime.auth import client_tls, resolve_token
 from dataservice.runtime.monitoring.metrics import Metric
 from dataservice.runtime.monitoring.monitor import HttpMonitor
 from dataservice.runtime.monitoring.report import Block
@@ -76,7 +75,7 @@ class _Dispatcher:
     is_remote = True
 
     def __init__(self, address: str, token: str | None, tls_ca_path: str | None) -> None:
-        tls = TlsConfig.of(None, None, tls_ca_path) or tls_from_environment()
+        tls = client_tls(tls_ca_path)
         service = pb.DESCRIPTOR.services_by_name["Dispatcher"]
         self._rpc = RpcClient(parse_target(address), service, token=resolve_token(token), tls=tls)
         self.title = f"dataservice at {self._rpc.address}"

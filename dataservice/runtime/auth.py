@@ -17,13 +17,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from dataservice.errors import FailedPreconditionError, InvalidArgumentError, UnauthenticatedError
+from dataservice.errors import (
+    FailedPreconditionError,
+    InvalidArgumentError,
+    MissingFileError,
+    UnauthenticatedError,
+)
 from dataservice.runtime.folders import private_folder
 from dataservice.runtime.tls_probe import check_roots, check_server_pair
 
 TOKEN_METADATA_KEY: Final = "x-dataservice-token"
 TOKEN_ENV: Final = "DATASERVICE_TOKEN"
 TOKEN_FILE_ENV: Final = "DATASERVICE_TOKEN_FILE"
+# Set to a wrong path, this must be an error, so that no client goes without TLS silently.
+TLS_CA_ENV: Final = "DATASERVICE_TLS_CA"
 WRONG_TOKEN: Final = (
     f"the token is missing or wrong; give both ends the same one (token=, {TOKEN_ENV} or "
     f"{TOKEN_FILE_ENV})"
@@ -95,6 +102,19 @@ class TlsConfig:
         roots = _read_pem(self.ca_path, "TLS CA certificate")
         check_roots(self.ca_path)
         return roots
+
+
+def client_tls(ca_path: str | None) -> TlsConfig | None:
+    """Returns TLS settings that trust the certificates in a file; None: no TLS.
+
+    The file is ``ca_path`` or, without one, the one named by DATASERVICE_TLS_CA, if that is set:
+    MissingFileError if there is no such file.
+    """
+    if ca_path is None:
+        ca_path = os.environ.get(TLS_CA_ENV)
+        if ca_path is not None and not os.path.exists(ca_path):
+            raise MissingFileError(f"{TLS_CA_ENV} names {ca_path!r}, which does not exist")
+    return TlsConfig.of(None, None, ca_path)
 
 
 def _read_pem(path: str, role: str) -> bytes:

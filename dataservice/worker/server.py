@@ -15,7 +15,7 @@ from dataservice.config import PORT_PLACEHOLDER, WorkerConfig
 from dataservice.errors import CancelledError, FailedPreconditionError, InvalidTypeError
 from dataservice.runtime.addresses import format_address
 from dataservice.runtime.arguments import limit_s
-from dataservice.runtime.auth import TlsConfig, resolve_token
+from dataservice.runtime.auth import TlsConfig, client_tls, resolve_token
 from dataservice.runtime.checksum import load_kernel
 from dataservice.runtime.exchanges.flight import FlightServer
 from dataservice.runtime.exchanges.in_process import InProcessServer
@@ -109,8 +109,7 @@ class WorkerServer:
     def _start(self) -> None:
         config = self._config
         token = resolve_token(config.token)
-        tls = TlsConfig.of(config.tls_cert_path, config.tls_key_path, config.tls_ca_path)
-        serving_tls = tls if config.tls_cert_path is not None else None
+        serving_tls = TlsConfig.of(config.tls_cert_path, config.tls_key_path, None)
         self._flight = FlightServer(
             config.host,
             config.port,
@@ -118,6 +117,8 @@ class WorkerServer:
             tls=serving_tls,
             exchanges={EXCHANGE: lambda command, channel: service.stream(command, channel)},
         )
+        # With a certificate of its own and no CA, it trusts the CAs of the system.
+        tls = client_tls(config.tls_ca_path) or serving_tls
         self._link = DispatcherLink(config, token=token, tls=tls)
         # Bound before the service exists, because the service announces an address with the port.
         self._flight.start()
