@@ -23,6 +23,7 @@ from dataservice.dataset.numpy_views import to_numpy
 from dataservice.errors import InvalidArgumentError, SchemaError
 
 _WORKERS_MAX: Final = 256
+_EPOCH_BITS: Final = 32
 
 
 class Loadable(Protocol):
@@ -50,9 +51,7 @@ class TorchDataset(IterableDataset[dict[str, Any]]):
         super().__init__()
         self._dataset = dataset
         self._job_name = f"torch-{secrets.token_hex(8)}"
-        # The passes so far, by number of workers and worker. In shared memory, since a loader may
-        # start its workers anew for each pass, from this object, and they must agree on the epoch.
-        self._passes = torch.zeros(_slot(_WORKERS_MAX + 1, 0), dtype=torch.int64).share_memory_()
+        self._passes = _Passes()
         self._iterator: DatasetIterator | None = None
         self._restored: Mapping[str, Any] | None = None
 
@@ -64,7 +63,7 @@ class TorchDataset(IterableDataset[dict[str, Any]]):
         if self._restored is not None:
             iterator.load_state_dict(self._restored)
             if worker is not None:
-                self._passes[_slot(worker.num_workers, worker.id)] = self._restored["epoch"] + 1
+                self._passes.resume(worker, self._restored["epoch"])
             self._restored = None
         return FormedIterator(iterator, _tensors)
 
@@ -74,10 +73,7 @@ class TorchDataset(IterableDataset[dict[str, Any]]):
                 f"a DataLoader can have at most {_WORKERS_MAX} workers, got "
                 f"num_workers={worker.num_workers}"
             )
-        slot = _slot(worker.num_workers, worker.id)
-        epoch = int(self._passes[slot])
-        self._passes[slot] += 1
-        return self._share(worker).iterator(epoch)
+        return self._share(worker).iterator(self._passes.begin(worker))
 
     def _share(self, worker: Any) -> Loadable:
         if self._dataset.is_distributed:
@@ -107,6 +103,41 @@ class TorchDataset(IterableDataset[dict[str, Any]]):
 
     def __repr__(self) -> str:
         return f"<TorchDataset of {self._dataset!r}>"
+
+
+class _Passes:
+    """The epochs of the passes over loaders, by number of workers.
+
+    The workers of a pass have the same epoch, also if an earlier pass was broken off before all of
+    them had begun it: they know a pass by the seed that the loader draws for it. In shared memory,
+    since a loader may start its workers anew for each pass. The latest pass, seed and epoch, is one
+    number, so that workers that begin at the same time write the same.
+    """
+
+    def __init__(self) -> None:
+        self._next = torch.zeros(_slot(_WORKERS_MAX + 1, 0), dtype=torch.int64).share_memory_()
+        self._latest = torch.zeros(_WORKERS_MAX + 1, dtype=torch.int64).share_memory_()
+
+    def begin(self, worker: Any) -> int:
+        """Returns the epoch of the pass that a worker begins."""
+        seed, begun = divmod(int(self._latest[worker.num_workers]), 1 << _EPOCH_BITS)
+        is_latest = seed == _loader_seed(worker)
+        # A worker that lives on, or whose loader has a fixed seed, has the same seed in each pass.
+        is_in_time = int(self._next[_slot(worker.num_workers, worker.id)]) < begun
+        epoch = begun - 1 if is_latest and is_in_time else begun
+        self.resume(worker, epoch)
+        return epoch
+
+    def resume(self, worker: Any, epoch: int) -> None:
+        """Notes that a worker is in the pass of this epoch."""
+        self._next[_slot(worker.num_workers, worker.id)] = epoch + 1
+        latest = (_loader_seed(worker) << _EPOCH_BITS) + epoch + 1
+        self._latest[worker.num_workers] = latest
+
+
+def _loader_seed(worker: Any) -> int:
+    """Returns what the workers of one pass of a loader have in common; 31 bits of it."""
+    return int(worker.seed - worker.id) % (1 << (63 - _EPOCH_BITS))
 
 
 def _slot(num_workers: int, index: int) -> int:

@@ -97,10 +97,39 @@ def test_loader_workers_share_elements(monkeypatch: pytest.MonkeyPatch) -> None:
 
     found = []
     for index in range(3):
-        worker: Any = type("Worker", (), {"num_workers": 3, "id": index})
+        worker = loader_worker(index, of=3, seed=1)
         monkeypatch.setattr(torch_dataset, "get_worker_info", lambda worker=worker: worker)
         found += [batch["x"].tolist() for batch in numbers(20).batch(4).torch()]
     assert sorted(found) == [list(range(i, i + 4)) for i in range(0, 20, 4)]
+
+
+def loader_worker(index: int, of: int, seed: int) -> Any:
+    """Returns what torch tells a loader's worker about itself."""
+    return type("Worker", (), {"num_workers": of, "id": index, "seed": seed + index})
+
+
+@needs_torch
+def test_workers_that_missed_a_broken_pass_agree_with_the_others_on_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from dataservice.dataset import torch_dataset
+
+    source = numbers(20).shuffle(20, seed=1).batch(4).torch()
+
+    def one_pass(seed: int, *workers: int) -> list[int]:
+        found = []
+        for index in workers:
+            worker = loader_worker(index, of=3, seed=seed)
+            monkeypatch.setattr(torch_dataset, "get_worker_info", lambda worker=worker: worker)
+            found += [x for batch in source for x in batch["x"].tolist()]
+        return found
+
+    one_pass(70, 0)
+    passes = [one_pass(80, 1, 0, 2)]
+    one_pass(-9, 2)
+    passes += [one_pass(seed, *order) for seed, order in ((2**62, (0, 2, 1)), (60, (2, 1, 0)))]
+    assert all(sorted(rows) == list(range(20)) for rows in passes)
+    assert len({tuple(rows) for rows in passes}) == 3
 
 
 @needs_torch
@@ -110,15 +139,16 @@ def test_each_pass_of_loader_workers_is_next_epoch(monkeypatch: pytest.MonkeyPat
     shuffled = numbers(20).shuffle(20, seed=1).batch(4)
     source = shuffled.torch()
 
-    def one_pass() -> list[int]:
+    def one_pass(seed: int) -> list[int]:
         found = []
         for index in range(2):
-            worker: Any = type("Worker", (), {"num_workers": 2, "id": index})
+            worker = loader_worker(index, of=2, seed=seed)
             monkeypatch.setattr(torch_dataset, "get_worker_info", lambda worker=worker: worker)
             found += [x for batch in source for x in batch["x"].tolist()]
         return found
 
-    passes = [one_pass() for _ in range(3)]
+    # The workers of a persistent loader keep their seed.
+    passes = [one_pass(seed) for seed in (5, 6, 6)]
     assert all(sorted(rows) == list(range(20)) for rows in passes)
     assert len({tuple(rows) for rows in passes}) == 3
     # A worker that resumes from a position counts passes from there.
