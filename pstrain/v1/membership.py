@@ -39,6 +39,7 @@ _KIND = "-v1"
 _ASK_TIMEOUT_S = 5.0
 # Variables that a program makes never have negative ids.
 _STAGE_ID, _DONE_ID = -1, -2
+_ENDED = "the last training on the parameter servers has ended, and no other has begun"
 
 
 class Membership:
@@ -169,11 +170,19 @@ class Membership:
     def _sessions(self) -> list[str | None]:
         return self._parameters.sessions(timeout_s=_ASK_TIMEOUT_S)
 
-    def _common_session(self) -> str | None:
-        """Returns the session that all servers are in; None unless a chief has begun it."""
-        sessions = set(self._sessions())
-        session = sessions.pop()
-        return session if not sessions and session and f"{_KIND}-" in session else None
+    def _common_session(self) -> str:
+        """Returns the session that all servers are in; UnavailableError unless a chief's is."""
+        found = self._sessions()
+        addresses = enumerate(self._parameters.addresses)
+        away = [f"{ps} at {address}" for ps, address in addresses if found[ps] is None]
+        if away:
+            raise UnavailableError(
+                f"no answer, or no session yet, from parameter server {', '.join(away)}"
+            )
+        session = found[0]
+        if len(set(found)) > 1 or session is None or f"{_KIND}-" not in session:
+            raise UnavailableError("the parameter servers are in no session of a chief")
+        return session
 
     def _await(self, attempt: Callable[[], bool]) -> None:
         wait_for(
@@ -183,31 +192,33 @@ class Membership:
         )
 
     def _enter_session(self) -> bool:
-        """Enters the current session, if there is one; True if that session has not ended.
+        """Enters the current session; UnavailableError if there is none, or it has ended.
 
         An ended session is what an earlier program left on servers that still run.
         """
         stage = self._enter_and_read_stage()
-        return stage is not None and (stage == 0 or stage % 2 == 1)
+        if stage and stage % 2 == 0:
+            raise UnavailableError(_ENDED)
+        return True
 
     def _enter_training(self, previous: tuple[str, int] | None = None) -> bool:
-        """Enters the training under way; False if there is none, or it is ``previous``."""
+        """Enters the training under way; UnavailableError if there is none but ``previous``."""
         stage = self._enter_and_read_stage()
-        if stage is None or stage % 2 == 0 or (self._parameters.session, stage) == previous:
-            return False
+        if stage % 2 == 0 or (self._parameters.session, stage) == previous:
+            raise UnavailableError(_ENDED if stage else "the variables have no values yet")
         self._stage = stage
         return True
 
-    def _enter_and_read_stage(self) -> int | None:
-        """Enters the session that all servers are in; returns its stage, None without one."""
-        session = self._common_session()
-        if session is None:
-            return None
-        self._parameters.change_session(session)
+    def _enter_and_read_stage(self) -> int:
+        """Enters the session that all servers are in, and returns its stage.
+
+        UnavailableError if there is none.
+        """
+        self._parameters.change_session(self._common_session())
         try:
             return int(self._parameters.read(self._stages)[0])
-        except (NotFoundError, FailedPreconditionError, AbortedError):
-            return None  # the session was begun or replaced a moment ago
+        except (NotFoundError, FailedPreconditionError, AbortedError) as error:
+            raise UnavailableError("the session was begun or replaced a moment ago") from error
 
     def _withdraw_report(self, worker: int) -> bool:
         """Withdraws the worker's report that it is done; False if the session has just changed.
@@ -225,7 +236,8 @@ def wait_for(what: str, timeout_s: float, attempt: Callable[[], T | None]) -> T:
     """Returns the first true result of ``attempt``, which is repeated with growing pauses.
 
     UnavailableError and DeadlineExceededError of an attempt count as a failure to be repeated.
-    After ``timeout_s`` raises DeadlineExceededError, which says ``what`` was waited for.
+    After ``timeout_s`` raises DeadlineExceededError, which says ``what`` was waited for, and the
+    last failure.
     """
 
     def once(_limit_s: float) -> T:  # the requests of an attempt have time-outs of their own

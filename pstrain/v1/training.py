@@ -260,13 +260,12 @@ class TrainingSession:
         if membership is None:
             self.guarded(self._finish)
         elif self.is_chief:
-            self._await(
-                membership, "the other workers to be done", lambda: not membership.missing()
-            )
+            self._await(membership, "the other workers to be done", lambda: _missing(membership))
             self.guarded(self._finish)
             self.guarded(membership.publish_end)
         else:
-            self._await(membership, "the chief to end the training", membership.has_ended)
+            what = "the chief (worker 0) to end the training"
+            self._await(membership, what, lambda: "" if membership.has_ended() else "not yet")
 
     def _finish(self) -> None:
         """Saves a last time and waits until all is on disk: after the end servers may stop."""
@@ -279,22 +278,37 @@ class TrainingSession:
             self._manager.wait()
         self._postponed_restore = None
 
-    def _await(self, membership: Membership, what: str, reached: Callable[[], bool]) -> None:
-        """Reports that this worker is done, in whatever session is current, until ``reached()``."""
+    def _await(self, membership: Membership, what: str, lacking: Callable[[], str]) -> None:
+        """Reports that this worker is done, in whatever session is current, until all are.
 
-        def attempt() -> bool:
+        ``lacking()`` says what is missing of that; nothing if the wait is over.
+        """
+
+        def attempt() -> str:
             if self.is_chief and not membership.is_intact():
                 # The chief brings servers back; with its steps over, only this check tells it.
                 raise UnavailableError("a parameter server was lost")
             membership.report_done(self._strategy.worker_index)
-            return reached()
+            return lacking()
+
+        def reached() -> bool:
+            lacks = self.guarded(attempt)
+            if lacks:
+                raise UnavailableError(lacks)
+            return True
 
         try:
-            wait_for(what, self._worker_timeout_s, lambda: self.guarded(attempt))
+            wait_for(what, self._worker_timeout_s, reached)
         except DeadlineExceededError as error:
             logger.warning(
                 "worker %d stops waiting and ends: %s", self._strategy.worker_index, error
             )
+
+
+def _missing(membership: Membership) -> str:
+    """Names the workers that have not reported that they are done; empty if all have."""
+    workers = ", ".join(map(str, membership.missing()))
+    return workers and f"no report of worker {workers}"
 
 
 def _check_arguments(

@@ -509,6 +509,17 @@ def test_lost_server_error_names_session_not_coordinator() -> None:
     strategy.close()
 
 
+def test_chief_that_stops_waiting_names_the_workers_that_are_missing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with ParameterServer() as server:
+        chief = strategy_of(server, 0, 60.0, workers=4)
+        with chief.session(worker_timeout_s=0.2):
+            chief.membership.report_done(2)
+        assert "no report of worker 1, 3" in caplog.text
+        chief.close()
+
+
 def is_open(address: str) -> bool:
     host, _, port = address.rpartition(":")
     with contextlib.suppress(OSError), socket.create_connection((host, int(port)), 1.0):

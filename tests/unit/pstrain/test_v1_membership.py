@@ -22,6 +22,7 @@ class Servers:
     def __init__(self, count: int) -> None:
         self.each = [Sessions() for _ in range(count)]
         self.silent: dict[int, int] = {}
+        self.stage = 0
 
     def restart(self, *numbers: int) -> None:
         for number in numbers:
@@ -53,7 +54,16 @@ class Parameters:
         return self._servers.of(ps).status()
 
     def sessions(self, *, timeout_s: float) -> list[Any]:  # noqa: ARG002
-        return [sessions.status()["session"] for sessions in self._servers.each]
+        return [self._session_of(number) for number in range(len(self.addresses))]
+
+    def _session_of(self, number: int) -> Any:
+        try:
+            return self._servers.of(number).status()["session"]
+        except UnavailableError:
+            return None
+
+    def read(self, _spec: Any) -> list[int]:
+        return [self._servers.stage]
 
     def begin_session(self, ps: int, *conditions: str) -> bool:
         if self.events:
@@ -66,9 +76,13 @@ class Parameters:
 
 def chief(servers: Servers, start_timeout_s: float = 5.0) -> tuple[Membership, Parameters]:
     parameters = Parameters(servers)
+    return member_of(parameters, start_timeout_s, is_chief=True), parameters
+
+
+def member_of(parameters: Parameters, start_timeout_s: float, *, is_chief: bool) -> Membership:
     config = ParameterConfig(start_timeout_s=start_timeout_s)
     real = cast("RemoteParameters", parameters)
-    return Membership(real, is_chief=True, workers=2, config=config), parameters
+    return Membership(real, is_chief=is_chief, workers=2, config=config)
 
 
 def test_chief_that_was_replaced_takes_no_server_back() -> None:
@@ -143,3 +157,21 @@ def test_new_chief_gets_server_on_which_old_one_renews_its_session() -> None:
     assert new.is_intact()
     with pytest.raises(AbortedError):
         old.enter()
+
+
+def test_worker_that_gives_up_names_what_it_lacked() -> None:
+    servers = Servers(2)
+    worker = member_of(Parameters(servers), 0.1, is_chief=False)
+    with pytest.raises(DeadlineExceededError, match=r"chief.*no session.*0 at ps0, 1 at ps1"):
+        worker.enter()
+    chief(servers)[0].enter()
+    worker.enter()
+    with pytest.raises(DeadlineExceededError, match=r"the chief.*have no values yet"):
+        worker.await_ready()
+    servers.silent = {1: 10_000}
+    with pytest.raises(DeadlineExceededError, match=r"chief.*no answer.*server 1 at ps1"):
+        worker.await_ready()
+    servers.silent, servers.stage = {}, 2
+    for wait in (worker.enter, worker.await_ready):
+        with pytest.raises(DeadlineExceededError, match=r"the chief.*last training.*has ended"):
+            wait()
