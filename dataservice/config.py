@@ -101,7 +101,8 @@ class DispatcherConfig:
     ``worker_timeout_ms`` (10 s) and ``client_timeout_ms`` (60 s) are the shortest silence after
     which a worker or a reader counts as lost. If a cluster has more than 500 workers and readers,
     they are told longer heartbeat intervals (a second for every 500 of them), and count as lost
-    after three intervals at the earliest.
+    after three intervals at the earliest. While the dispatcher hears from nobody, as when its host
+    is cut off, and for a moment after that, no reader counts as lost.
     """
 
     port: int = 0

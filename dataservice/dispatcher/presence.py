@@ -5,7 +5,8 @@ second, however many they are. So each client is told how long it must at least 
 own moment within the interval, which spreads the heartbeats even if all clients joined at once.
 Invariants: the interval depends on the number of clients alone, so that a restarted dispatcher
 tells the same; no client is given up before a few of its intervals have passed, nor because of
-time in which the dispatcher itself did not run.
+time in which the dispatcher itself did not run; no reader is given up while nobody at all is heard,
+as when the dispatcher's host is cut off.
 """
 
 from __future__ import annotations
@@ -24,6 +25,13 @@ INTERVALS_PER_TIMEOUT: Final = 3
 _LEAST_PART: Final = 0.25
 # A standstill of the dispatcher that is longer is reported.
 _STALL_S: Final = 2.0
+# If nobody is heard for this part of a reader's time-out, but at least for so long, the dispatcher
+# may be cut off. Workers are given up all the same: they register again, and lose nothing.
+_ALONE_PART: Final = 0.5
+_ALONE_LEAST_S: Final = 3.0
+# How long readers have to call again, as a part of that time: less than 1, so that the only worker
+# does not keep lost readers there for ever by calling seldom.
+_RETURN_PART: Final = 0.5
 
 
 class TimedOut(NamedTuple):
@@ -60,6 +68,9 @@ class Presence:
         self._last_tick_s = now_s
         # A dispatcher that stands still receives no heartbeats, so deadlines stand still as well.
         self._stood_still_s = 0.0
+        # These two on the clock that stands still.
+        self._heard_s = now_s
+        self._readers_kept_until_s = now_s
 
     @property
     def interval_s(self) -> float:
@@ -104,11 +115,13 @@ class Presence:
 
     def renew_worker(self, worker_id: WorkerId, now_s: float) -> None:
         """Renews the deadline of a worker that gave a sign of life."""
-        self._workers.renew(worker_id, self._run_s(now_s) + self.worker_timeout_s)
+        self._heard_s = self._run_s(now_s)
+        self._workers.renew(worker_id, self._heard_s + self.worker_timeout_s)
 
     def renew_reader(self, reader_id: ReaderId, now_s: float) -> None:
         """Renews the deadline of a reader that gave a sign of life."""
-        self._readers.renew(reader_id, self._run_s(now_s) + self.client_timeout_s)
+        self._heard_s = self._run_s(now_s)
+        self._readers.renew(reader_id, self._heard_s + self.client_timeout_s)
 
     def least_silence_s(self, client_id: str, now_s: float) -> float:
         """Returns how long the client being answered must at least be silent. Any thread may ask.
@@ -136,9 +149,17 @@ class Presence:
         self._stood_still_s += max(0.0, since_s - self.tick_s)
         self._last_tick_s = now_s
         run_s = self._run_s(now_s)
-        workers, readers = self._workers.expired(run_s), self._readers.expired(run_s)
+        workers = self._workers.expired(run_s)
+        readers = () if self._keeps_readers(run_s) else self._readers.expired(run_s)
         is_stall = since_s > self.tick_s + _STALL_S
         return TimedOut(tuple(workers), tuple(readers), since_s if is_stall else 0.0)
+
+    def _keeps_readers(self, run_s: float) -> bool:
+        """True while nobody is heard, and for a moment after that, in which readers can call."""
+        alone_s = max(_ALONE_LEAST_S, _ALONE_PART * self.client_timeout_s)
+        if run_s - self._heard_s >= alone_s:
+            self._readers_kept_until_s = run_s + _RETURN_PART * alone_s
+        return run_s < self._readers_kept_until_s
 
     def _run_s(self, now_s: float) -> float:
         """Returns the time without the periods in which the dispatcher stood still."""

@@ -28,6 +28,7 @@ from tests.waiting import wait_until
 pytestmark = needs_hosts
 
 _ROWS, _BATCH = 60_000, 200
+_CLIENT_TIMEOUT_S = 24.0
 _STEPS = 600
 _PS_PORT, _TRAINER_PORT = 7101, 7102
 
@@ -42,7 +43,8 @@ def service(tmp_path: Path) -> Iterator[tuple[Hosts, ds.DistributedDataset]]:
     """Yields a dispatcher on host 0, workers on hosts 1 and 2, and what is to be read there."""
     with Hosts(3) as hosts:
         journal = ("--work-dir", tmp_path, "--fault-tolerant")
-        dispatcher = hosts.start(0, "dataservice", "dispatcher", *journal)["address"]
+        timeout = ("--client-timeout-ms", int(1_000 * _CLIENT_TIMEOUT_S))
+        dispatcher = hosts.start(0, "dataservice", "dispatcher", *journal, *timeout)["address"]
         for host in (1, 2):
             hosts.start(host, "dataservice", "worker", "--dispatcher", dispatcher)
         data = ds.Dataset.range(_ROWS).map(_slow).batch(_BATCH)
@@ -68,14 +70,15 @@ def test_every_row_is_read_once_although_a_data_workers_host_is_lost(
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("away_s", [8.0, 1.25 * _CLIENT_TIMEOUT_S])
 def test_every_row_is_read_once_although_the_dispatchers_host_is_away(
-    service: tuple[Hosts, ds.DistributedDataset],
+    service: tuple[Hosts, ds.DistributedDataset], away_s: float
 ) -> None:
     hosts, data = service
 
     def cut_off_for_a_while() -> None:
         hosts.cut_off(0)
-        threading.Timer(8.0, hosts.connect, [0]).start()
+        threading.Timer(away_s, hosts.connect, [0]).start()
 
     assert sorted(_read(data, cut_off_for_a_while)) == list(range(_ROWS))
 

@@ -210,3 +210,36 @@ def test_round_consumer_follows_longer_interval() -> None:
     pacing.record_interval(8.0)
     assert pacing.due_s(urgent=False, waits=False, unreported=0, window=8) == 8.0
     assert pacing.due_s(urgent=False, waits=True, unreported=0, window=8) < 1.0
+
+
+def test_readers_that_call_soon_after_nobody_was_heard_are_not_lost() -> None:
+    presence = presence_of(1)
+    for reader in ("back", "late", "gone"):
+        presence.renew_reader(ReaderId(reader), 1.0)
+    lost: list[str] = []
+    for now_s in range(2, 301):
+        timed_out = presence.take_timed_out(float(now_s))
+        assert timed_out.readers == ()
+        lost += timed_out.workers
+    assert lost == ["w0"]
+    presence.renew_worker(WorkerId("new"), 300.0)
+    for now_s in range(301, 316):
+        presence.renew_worker(WorkerId("new"), float(now_s))
+        if now_s > 303:
+            presence.renew_reader(ReaderId("back"), float(now_s))
+        if now_s == 314:
+            presence.renew_reader(ReaderId("late"), 314.0)
+        lost += presence.take_timed_out(float(now_s)).readers
+    assert lost == ["w0", "gone"]
+
+
+@pytest.mark.parametrize("pause_s", [1, 25, 40, 55, 200])
+def test_lost_reader_is_given_up_although_others_call_seldom(pause_s: int) -> None:
+    presence = Presence(10.0, 60.0, 0.0)
+    presence.renew_reader(ReaderId("gone"), 0.0)
+    for now_s in range(1, 600):
+        if now_s % pause_s == 0:
+            presence.renew_worker(WorkerId("seldom"), float(now_s))
+        if presence.take_timed_out(float(now_s)).readers:
+            break
+    assert 60 <= now_s <= 60 + max(pause_s, 16) + 16
