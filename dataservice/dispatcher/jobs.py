@@ -87,6 +87,11 @@ def program_of(host: str, pid: int) -> str:
     return f"process {pid} on {host}"
 
 
+def host_of(program: str) -> str:
+    """Returns the host of a program that is remembered under this name."""
+    return program.rpartition(" on ")[2]
+
+
 @dataclass(slots=True)
 class Iteration:
     """One repetition of a job: `windows` under DYNAMIC, `tasks` (True: finished) under OFF.

@@ -2,21 +2,26 @@
 
 Pure, like `decide`; the caller gives the time of day. Rules: a finished and unread repetition of a
 named job shrinks to an entry in the job's history once a later one is finished and unread too. A
-reader that asks for a retired repetition gets a plain end if its program belongs to the same run,
-and an error that names the earlier programs if it belongs to a new run. Iterations and jobs that
-nobody has read for a while are collected, which frees the job's name.
+reader that asks for an ended repetition gets a plain end if its program belongs to the same run,
+and an error that names the earlier programs if it belongs to a new run, or may. Iterations and jobs
+that nobody has read for a while are collected, which frees the job's name.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from dataservice.dispatcher import events as ev
-from dataservice.dispatcher.jobs import Job, JobHistory, program_of
+from dataservice.dispatcher.jobs import Job, JobHistory, host_of, program_of
 from dataservice.dispatcher.requests import Decision, OpenIteration
 from dataservice.dispatcher.state import DispatcherState
 from dataservice.errors import FailedPreconditionError
 from dataservice.vocabulary import JobId, ReaderId
+
+# The trainers of one run start within this time of each other, on their hosts. On a host that has
+# read the job already, a program that starts so soon is as likely a script that runs again.
+START_SKEW_S: Final = 120.0
 
 
 def job_of(state: DispatcherState, reader_id: ReaderId) -> JobId | None:
@@ -90,9 +95,10 @@ def notice_of_earlier_readers(
 ) -> str:
     """Returns a notice about programs that read the repetition before this reader, or "".
 
-    FailedPreconditionError if the repetition has ended and the reader belongs to another run. That
-    is so if the job has no readers, and the reader's program started after the last reader left. If
-    the program has read this repetition itself, its dataset object counts instead: it was made
+    FailedPreconditionError if the repetition has ended and the reader may belong to another run.
+    That is so if the job has no readers, and the reader's program started after the last reader
+    left, unless it started soon after the job began, on a host that had no part in the repetition.
+    If the program has read this repetition itself, its dataset object counts instead: it was made
     after the last reader left, or is the one through which the repetition was read.
     """
     # Trainers that share a cache take nothing from each other.
@@ -119,6 +125,12 @@ def notice_of_earlier_readers(
             f"{_named(job, request)} was read to its end by {_listed(programs)} while this "
             "program was running: no rows are left"
         )
+    if _is_late_trainer(job, request, programs):
+        return (
+            f"{_named(job, request)} was read to its end by {_listed(programs)} before this "
+            "program started, on another host and soon after them: no rows are left. "
+            f"{_remedy(job)} if it belongs to another run"
+        )
     raise FailedPreconditionError(
         f"{_named(job, request)} was read to its end by {_listed(programs)}, and a job "
         f"delivers each repetition once; its last reader left {_ago(job, request)}. "
@@ -136,6 +148,13 @@ def _is_of_the_run(job: Job, request: OpenIteration, programs: tuple[str, ...]) 
     age_s = request.dataset_age_s if read_it else request.program_age_s
     idle_since_s = job.history.idle_since_s
     return idle_since_s is None or request.opened_s - age_s < idle_since_s
+
+
+def _is_late_trainer(job: Job, request: OpenIteration, programs: tuple[str, ...]) -> bool:
+    """True if the reader's program started too late for rows, beside trainers of other hosts."""
+    if not programs or request.reader_host in map(host_of, programs):
+        return False
+    return request.opened_s - request.program_age_s < job.created_s + START_SKEW_S
 
 
 def _named(job: Job, request: OpenIteration) -> str:

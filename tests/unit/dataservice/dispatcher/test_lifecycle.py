@@ -64,6 +64,7 @@ class Cluster:
         repetition: int = 0,
         *,
         pid: int = 1,
+        host: str = "host",
         started_s: float = 0.0,
         made_s: float | None = None,
         policy: ShardingPolicy = ShardingPolicy.DYNAMIC,
@@ -83,7 +84,7 @@ class Cluster:
             reader_id=reader,
             job_id=f"job-{reader}",
             iteration_id=f"iteration-{reader}",
-            reader_host="host",
+            reader_host=host,
             reader_pid=pid,
             opened_s=self.now_s,
             program_age_s=self.now_s - started_s,
@@ -219,6 +220,35 @@ def test_program_started_before_end_of_repetition_gets_end_with_notice(cluster: 
     cluster.epoch("r1", 0)
     late = cluster.open("r2", 0, pid=2, started_s=900.0)
     assert "was read to its end by process 1 on host while this program was running" in late.notice
+
+
+@pytest.mark.parametrize("retired", [False, True])
+def test_trainer_of_another_host_that_starts_soon_after_the_end_gets_it_with_notice(
+    cluster: Cluster, retired: bool
+) -> None:
+    began_s = cluster.now_s
+    for repetition in range(2 if retired else 1):
+        cluster.epoch(f"r{repetition}", repetition)
+    cluster.now_s += 1_000.0
+    last_s = began_s + lifecycle.START_SKEW_S - 1.0
+    late = cluster.open("late", pid=2, host="other", started_s=last_s)
+    assert late.notice == (
+        "repetition 0 of job train was read to its end by process 1 on host before this program "
+        "started, on another host and soon after them: no rows are left. Use another "
+        "job_name, or `dataservice jobs delete HOST:PORT 'train'` if it belongs to another run"
+    )
+    assert cluster.state.iterations[late.iteration_id].is_over_for("late")
+
+
+def test_program_that_may_be_another_run_is_refused(cluster: Cluster) -> None:
+    began_s = cluster.now_s
+    cluster.epoch("r1", 0)
+    cluster.now_s += 1_000.0
+    same_host = {"host": "host", "started_s": began_s + 10.0}
+    too_late = {"host": "other", "started_s": began_s + lifecycle.START_SKEW_S + 1.0}
+    for may_be_another in (same_host, too_late):
+        with pytest.raises(FailedPreconditionError, match="delivers each repetition once"):
+            cluster.open("r2", pid=2, **may_be_another)
 
 
 def test_dataset_made_before_end_of_repetition_gets_end_with_notice(
