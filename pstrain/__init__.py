@@ -31,6 +31,11 @@ if TYPE_CHECKING:
     from pstrain.coordinator.monitor import MonitorServer
     from pstrain.coordinator.remote_value import RemoteValue
     from pstrain.coordinator.trainer_stats import TrainerStats
+    from pstrain.default_strategy import (
+        get_replica_context,
+        get_strategy,
+        in_cross_replica_context,
+    )
     from pstrain.evaluation import evaluate, predict
     from pstrain.features.category import Category
     from pstrain.features.schema import FeatureSchema
@@ -46,13 +51,8 @@ if TYPE_CHECKING:
     from pstrain.sidecar import SidecarEvaluator
     from pstrain.strategy.input_sharding import AutoShardPolicy, InputOptions
     from pstrain.strategy.parameter_server import ParameterServerStrategy
-    from pstrain.strategy.replica import (
-        ReduceOp,
-        ValueContext,
-        get_replica_context,
-        in_cross_replica_context,
-    )
-    from pstrain.strategy.scope import get_strategy, has_strategy
+    from pstrain.strategy.replica import ReduceOp, ValueContext
+    from pstrain.strategy.scope import has_strategy
     from pstrain.trainer.context import (
         InputContext,
         experimental_get_current_worker_index,
@@ -76,12 +76,12 @@ _HOMES = {
     "LocalCluster": "pstrain.launch.local",
     # strategy and variables
     "ParameterServerStrategy": "pstrain.strategy.parameter_server",
-    "get_strategy": "pstrain.strategy.scope",
+    "get_strategy": "pstrain.default_strategy",
     "has_strategy": "pstrain.strategy.scope",
     "ReduceOp": "pstrain.strategy.replica",
     "ValueContext": "pstrain.strategy.replica",
-    "get_replica_context": "pstrain.strategy.replica",
-    "in_cross_replica_context": "pstrain.strategy.replica",
+    "get_replica_context": "pstrain.default_strategy",
+    "in_cross_replica_context": "pstrain.default_strategy",
     "AutoShardPolicy": "pstrain.strategy.input_sharding",
     "InputOptions": "pstrain.strategy.input_sharding",
     "Variable": "pstrain.variables.variable",

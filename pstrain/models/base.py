@@ -27,7 +27,7 @@ from pstrain.models.weights import Weights
 from pstrain.porting import foreign_arguments, foreign_names
 from pstrain.porting.foreign_arguments import refuse_arguments
 from pstrain.porting.foreign_names import Hinting
-from pstrain.strategy.scope import get_strategy, has_strategy
+from pstrain.strategy.scope import entered_strategy
 from pstrain.variables.attributes import reached
 from pstrain.vocabulary import Fetch
 
@@ -52,7 +52,7 @@ class Model(Weights, Hinting, ABC):
 
     def __init__(self, schema: Any) -> None:
         self.schema = FeatureSchema.of(schema)
-        self.strategy = get_strategy() if has_strategy() else None
+        self.strategy = entered_strategy()
         self.layers: list[Layer] = []
         self.online = OnlineColumns(self.schema) if self.schema.is_online else None
         self.optimizer: Any = None

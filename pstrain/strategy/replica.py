@@ -28,7 +28,6 @@ from pstrain.gradients.tensor import Tensor
 from pstrain.porting import foreign_names
 from pstrain.porting.foreign_names import Hinting
 from pstrain.strategy.input_sharding import DistributedDataset, DistributedDatasetFunction
-from pstrain.strategy.scope import has_strategy
 from pstrain.trainer.context import current_position
 from pstrain.variables.indexed_slices import IndexedSlices
 from pstrain.vocabulary import Update
@@ -98,24 +97,15 @@ _OUTSIDE: Final = object()
 _replica: ContextVar[Any] = ContextVar("replica", default=_OUTSIDE)
 
 
-def get_replica_context() -> ReplicaContext | None:
-    """Returns the context of the replica whose function ``strategy.run`` is calling.
+def is_outside_replica() -> bool:
+    """True outside of ``run``; False inside, and inside a ``merge_call`` there."""
+    return _replica.get() is _OUTSIDE
 
-    None elsewhere inside a strategy's scope or a scheduled function. Outside both, returns a
-    context in which this process is the only replica.
-    """
+
+def replica_context() -> ReplicaContext | None:
+    """Returns the context that ``run`` has entered; None in ``merge_call`` and outside of both."""
     context = _replica.get()
-    if context is not _OUTSIDE:
-        return context  # type: ignore[no-any-return]
-    return None if has_strategy() else ReplicaContext(Replica())
-
-
-def in_cross_replica_context() -> bool:
-    """True inside a strategy's scope or a scheduled function, but not inside ``strategy.run``.
-
-    In this context calls are made on behalf of all replicas.
-    """
-    return get_replica_context() is None
+    return None if context is _OUTSIDE else context
 
 
 @contextmanager
@@ -242,7 +232,7 @@ class Replica(Hinting):
 
 
 def _refuse_in_replica(name: str) -> None:
-    if isinstance(_replica.get(), ReplicaContext):
+    if replica_context() is not None:
         raise FailedPreconditionError(
             f"strategy.{name}() has no meaning inside of strategy.run(): call it on what run() "
             "returns, or use get_replica_context()"

@@ -26,15 +26,9 @@ def has_strategy() -> bool:
     return _entered.get() is not None
 
 
-def get_strategy() -> Any:
-    """Returns the strategy whose scope, or whose scheduled function, this thread is in.
-
-    FailedPreconditionError outside of both.
-    """
-    strategy = _entered.get()
-    if strategy is None:
-        raise FailedPreconditionError("no strategy: enter one with `with strategy.scope():`")
-    return strategy
+def entered_strategy() -> Any:
+    """Returns the strategy whose scope, or whose scheduled function, this thread is in, or None."""
+    return _entered.get()
 
 
 @contextmanager

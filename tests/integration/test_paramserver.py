@@ -24,6 +24,7 @@ from dataservice.runtime.process.children import ChildProcess
 from pstrain import initializers
 from pstrain.checkpoints.checkpoint import Checkpoint
 from pstrain.config import ParameterConfig
+from pstrain.default_strategy import get_strategy
 from pstrain.errors import (
     AbortedError,
     DeadlineExceededError,
@@ -36,7 +37,7 @@ from pstrain.errors import (
 )
 from pstrain.paramserver.server import ParameterServer
 from pstrain.strategy import ParameterServerStrategy
-from pstrain.strategy.scope import get_strategy, has_strategy
+from pstrain.strategy.scope import has_strategy
 from pstrain.trainer.client import RemoteParameters
 from pstrain.trainer.server_session import ServerSession
 from pstrain.variables.scope import local_parameters

@@ -12,13 +12,11 @@ from pstrain.cluster import ClusterSpec, SimpleClusterResolver
 from pstrain.config import ParameterConfig
 from pstrain.errors import (
     DeadlineExceededError,
-    FailedPreconditionError,
     InvalidArgumentError,
     ServerLostError,
     UnavailableError,
 )
 from pstrain.strategy.parameter_server import ParameterServerStrategy
-from pstrain.strategy.scope import get_strategy, has_strategy
 
 CLUSTER = {"worker": ["h:1"], "ps": ["h:2"]}
 
@@ -34,12 +32,6 @@ def test_invalid_cluster_is_refused(cluster: Any, task: Any, message: str) -> No
     resolver = SimpleClusterResolver(ClusterSpec(cluster), **task)
     with pytest.raises(InvalidArgumentError, match=message):
         ParameterServerStrategy(resolver)
-
-
-def test_get_strategy_outside_scope_is_refused() -> None:
-    assert not has_strategy()
-    with pytest.raises(FailedPreconditionError, match="scope"):
-        get_strategy()
 
 
 def test_unknown_transport_dtype_is_refused() -> None:
