@@ -12,10 +12,12 @@ if TYPE_CHECKING:
     from pstrain.callbacks.csv_logger import CSVLogger
     from pstrain.callbacks.early_stopping import EarlyStopping
     from pstrain.callbacks.evict import Evict
+    from pstrain.callbacks.lambda_callback import LambdaCallback
     from pstrain.callbacks.learning_rate import LearningRateSchedule, LearningRateScheduler
     from pstrain.callbacks.plateau import ReduceLROnPlateau
     from pstrain.callbacks.progress import ProgressBar
     from pstrain.callbacks.tensorboard import TensorBoard
+    from pstrain.callbacks.terminate_on_nan import TerminateOnNaN
 
 _HOMES = {
     "Callback": "pstrain.callbacks.base",
@@ -24,11 +26,13 @@ _HOMES = {
     "CSVLogger": "pstrain.callbacks.csv_logger",
     "EarlyStopping": "pstrain.callbacks.early_stopping",
     "Evict": "pstrain.callbacks.evict",
+    "LambdaCallback": "pstrain.callbacks.lambda_callback",
     "LearningRateSchedule": "pstrain.callbacks.learning_rate",
     "LearningRateScheduler": "pstrain.callbacks.learning_rate",
     "ReduceLROnPlateau": "pstrain.callbacks.plateau",
     "ProgressBar": "pstrain.callbacks.progress",
     "TensorBoard": "pstrain.callbacks.tensorboard",
+    "TerminateOnNaN": "pstrain.callbacks.terminate_on_nan",
 }
 
 __all__ = [
@@ -38,11 +42,13 @@ __all__ = [
     "Checkpoint",
     "EarlyStopping",
     "Evict",
+    "LambdaCallback",
     "LearningRateSchedule",
     "LearningRateScheduler",
     "ProgressBar",
     "ReduceLROnPlateau",
     "TensorBoard",
+    "TerminateOnNaN",
 ]
 
 if not TYPE_CHECKING:  # type checkers still report unknown names

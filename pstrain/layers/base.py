@@ -21,13 +21,14 @@ from pstrain.gradients.tensor import Tensor, as_tensor
 from pstrain.porting import foreign_arguments, foreign_names
 from pstrain.porting.foreign_arguments import refuse_arguments
 from pstrain.porting.foreign_names import Hinting
+from pstrain.variables.arrays import ArrayAccess
 from pstrain.variables.attributes import reached
 from pstrain.variables.freezing import Freezable
 from pstrain.variables.variable import ShardedVariable
 from pstrain.vocabulary import Fetch, Lookup
 
 
-class Layer(Freezable, Hinting, ABC):
+class Layer(ArrayAccess, Freezable, Hinting, ABC):
     """The base class of layers; :meth:`requests` asks for ``variables`` in their order.
 
     A layer of your own calls ``super().__init__(name)``, makes variables and layers as attributes,
@@ -46,10 +47,8 @@ class Layer(Freezable, Hinting, ABC):
         """The variables that checkpoints save: ``variables`` and those reached by attributes."""
         return reached([self.variables, vars(self)])
 
-    @property
-    def trainable_variables(self) -> list[Any]:
-        """The ``saved_variables`` that an optimizer may change."""
-        return [variable for variable in self.saved_variables if variable.trainable]
+    def _all_variables(self) -> list[Any]:
+        return self.saved_variables
 
     @property
     def weights(self) -> list[Any]:

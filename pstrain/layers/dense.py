@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from pstrain.gradients.recording import record
 from pstrain.gradients.tensor import Tensor
 from pstrain.kernels import losses, network
 from pstrain.layers.base import Layer, as_matrix, whole_leaves
-from pstrain.porting import foreign_arguments
+from pstrain.porting import foreign_arguments, foreign_names
 from pstrain.porting.foreign_arguments import refuse_arguments
 from pstrain.variables.creation import Maker
 from pstrain.variables.parameters import current_step
@@ -25,6 +25,7 @@ from pstrain.vocabulary import Fetch, InitializerSpec
 
 Activation = Literal["relu", "sigmoid"] | None
 
+_UNBUILT: Final = "the layer has no variables yet: give input_size=, or call it once"
 _GRADIENTS = {"relu": network.relu_gradient, "sigmoid": network.sigmoid_gradient}
 
 
@@ -37,6 +38,8 @@ class Dense(Layer, Maker):
     whose probabilities are input for ``losses.BinaryCrossentropy()``. A layer without activation
     and a loss with ``from_logits=True`` are more exact: probabilities may round to 0 or 1.
     """
+
+    _remedies = foreign_names.LAYER | {"kernel": _UNBUILT, "bias": _UNBUILT}
 
     @refuse_arguments("Dense", foreign_arguments.DENSE)
     def __init__(
@@ -114,6 +117,22 @@ class Dense(Layer, Maker):
                 f"layer {self.name!r} has no variables yet: give input_size=, or call it once"
             )
         return super().requests(inputs)
+
+    @property
+    def kernel(self) -> Any:
+        """The variable [input_size, units]; AttributeError before the layer has variables."""
+        return self._variable("kernel", 0)
+
+    @property
+    def bias(self) -> Any:
+        """The variable [units], None without ``use_bias``; AttributeError as for ``kernel``."""
+        return self._variable("bias", 1) if self.use_bias else None
+
+    def _variable(self, name: str, place: int) -> Any:
+        if not self.variables:
+            # What Python then looks up, by this name, is the remedy.
+            raise AttributeError(name)
+        return self.variables[place]
 
     def forward(self, values: Sequence[NDArray[np.float32]], inputs: Any) -> Tensor:
         tensor = as_matrix(self.name, inputs)

@@ -73,6 +73,11 @@ class Embedding(Layer):
         shape = (sum(self.vocabulary_sizes), dim)
         self.variables = [create_variable(start, shape=shape, name=name)]
 
+    @property
+    def embeddings(self) -> Any:
+        """The table, a variable [sum of vocabulary_sizes, dim]."""
+        return self.variables[0]
+
     def features(self, inputs: Any) -> Features:
         """Returns ``inputs`` as ``Features`` with rows of the shared table.
 

@@ -49,6 +49,8 @@ class Model(Weights, Hinting, ABC):
     _arguments: ClassVar[tuple[str, ...]] = ()
     """The constructor's arguments after ``schema``, which are attributes of these names too."""
     _remedies = foreign_names.MODEL
+    stop_training: bool = False
+    """Whether training is to end, as callbacks read and set it."""
 
     def __init__(self, schema: Any) -> None:
         self.schema = FeatureSchema.of(schema)

@@ -1,6 +1,6 @@
-"""Access to a model's values as arrays, and the table of its variables.
+"""What a model is made of: its layers by name, its values on disk, and the table of its variables.
 
-Knows variables and layers, not what they compute. Invariant: arrays are in the order of
+Knows variables and layers, not what they compute. Invariant: values are in the order of
 ``variables``.
 """
 
@@ -9,18 +9,15 @@ from __future__ import annotations
 import math
 import os
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from pstrain.errors import InvalidArgumentError
+from pstrain.variables.arrays import ArrayAccess
 from pstrain.variables.freezing import Freezable
-from pstrain.variables.joint_access import assign_together, read_together
 
 
-class Weights(Freezable):
+class Weights(ArrayAccess, Freezable):
     """A mixin for classes with ``variables`` and ``layers``."""
 
     layers: list[Any]
@@ -30,54 +27,28 @@ class Weights(Freezable):
     def variables(self) -> list[Any]:
         """All variables."""
 
-    @property
-    def trainable_variables(self) -> list[Any]:
-        """The variables that an optimizer may change."""
-        return [variable for variable in self.variables if variable.trainable]
-
-    @property
-    def non_trainable_variables(self) -> list[Any]:
-        """The variables of frozen layers, and the keys of online columns."""
-        return [variable for variable in self.variables if not variable.trainable]
+    def _all_variables(self) -> list[Any]:
+        return self.variables
 
     @property
     def weights(self) -> list[Any]:
         """The same as ``variables``."""
         return self.variables
 
-    @property
-    def trainable_weights(self) -> list[Any]:
-        """The same as ``trainable_variables``."""
-        return self.trainable_variables
+    def get_layer(self, name: str | None = None, index: int | None = None) -> Any:
+        """Returns the layer of this name, or at this place of ``layers``.
 
-    @property
-    def non_trainable_weights(self) -> list[Any]:
-        """The same as ``non_trainable_variables``."""
-        return self.non_trainable_variables
-
-    def count_params(self) -> int:
-        """Returns the number of values in all variables."""
-        return sum(math.prod(variable.shape) for variable in self.variables)
-
-    def get_weights(self) -> list[NDArray[Any]]:
-        """Returns copies of all values, large tables included."""
-        return read_together(self.variables)
-
-    def set_weights(self, weights: Sequence[Any]) -> None:
-        """Sets all values; InvalidArgumentError, before any change, if they do not fit."""
-        variables = self.variables
-        if len(weights) != len(variables):
-            raise InvalidArgumentError(
-                f"{len(weights)} arrays for {len(variables)} variables: give one for each of "
-                f"{', '.join(variable.name for variable in variables)}"
-            )
-        for variable, value in zip(variables, weights, strict=True):
-            if np.shape(value) != tuple(variable.shape):
-                raise InvalidArgumentError(
-                    f"an array of shape {np.shape(value)} for variable {variable.name!r} of shape "
-                    f"{tuple(variable.shape)}"
-                )
-        assign_together(variables, weights)
+        InvalidArgumentError, which lists the names, if there is no such layer.
+        """
+        if (name is None) == (index is None):
+            raise InvalidArgumentError(f"give a name or an index, got {name!r} and {index!r}")
+        if index is not None and -len(self.layers) <= index < len(self.layers):
+            return self.layers[index]
+        found = next((layer for layer in self.layers if layer.name == name), None)
+        if found is None:
+            known = ", ".join(repr(layer.name) for layer in self.layers)
+            raise InvalidArgumentError(f"no layer {name if index is None else index!r} in {known}")
+        return found
 
     def save_weights(self, directory: str | os.PathLike[str]) -> str:
         """Writes a checkpoint of this model alone and returns its path."""

@@ -12,7 +12,7 @@ import threading
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, NoReturn, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
@@ -41,15 +41,30 @@ _STEPS_PER_READ = 16
 
 
 class RateValue(float):
-    """A float with a ``numpy()`` method, because TensorFlow's learning rates are variables."""
+    """A learning rate as TensorFlow has it: a number with ``numpy()`` and ``assign(rate)``."""
+
+    _optimizer: Optimizer | None = None
+
+    @classmethod
+    def of(cls, optimizer: Optimizer) -> RateValue:
+        value = cls(optimizer.spec.learning_rate)
+        value._optimizer = optimizer
+        return value
 
     def numpy(self) -> np.float64:
         return np.float64(self)
 
-    def assign(self, rate: Any) -> NoReturn:
-        raise InvalidTypeError(
-            f"a learning rate is a number of its optimizer: write optimizer.learning_rate = {rate}"
-        )
+    def assign(self, rate: Any) -> None:
+        """Sets ``learning_rate`` of the optimizer that this is the rate of."""
+        if self._optimizer is None:
+            raise FailedPreconditionError(
+                "a copy of a learning rate belongs to no optimizer: write optimizer.learning_rate "
+                f"= {rate}"
+            )
+        self._optimizer.learning_rate = rate
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return RateValue, (float(self),)
 
 
 class Optimizer(Hinting):
@@ -102,10 +117,24 @@ class Optimizer(Hinting):
         self._counter = _StepCounter()
 
     def __setattr__(self, name: str, value: Any) -> None:
+        what = f"{type(self).__name__!r} object"
         if name in self._remedies:
-            what = f"{type(self).__name__!r} object"
             foreign_names.no_attribute(what, name, self._remedies, self)
+        arguments = self.__dict__.get("_arguments", {})
+        if name in arguments and arguments[name] != value:
+            raise AttributeError(
+                f"{name!r} of this {what} is as it was made; make another one, with {name}={value}",
+                name=name,
+                obj=self,
+            )
         super().__setattr__(name, value)
+
+    if not TYPE_CHECKING:  # type checkers still report unknown names
+
+        def __getattr__(self, name: str) -> Any:
+            """Returns an argument of the constructor, such as ``epsilon``."""
+            arguments = self.__dict__.get("_arguments", {})
+            return arguments[name] if name in arguments else super().__getattr__(name)
 
     def _new_counter(self) -> Any:
         counter = create_variable(
@@ -120,7 +149,7 @@ class Optimizer(Hinting):
     @property
     def learning_rate(self) -> Rate:
         """The learning rate, or the schedule that it follows."""
-        return self._schedule or RateValue(self.spec.learning_rate)
+        return self._schedule or RateValue.of(self)
 
     @learning_rate.setter
     def learning_rate(self, rate: Rate) -> None:

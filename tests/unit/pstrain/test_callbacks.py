@@ -69,6 +69,40 @@ class Recorder(ps.callbacks.Callback):
         self.seen.append("predicted")
 
 
+def test_lambda_callback_calls_functions_with_and_without_logs() -> None:
+    seen: list[Any] = []
+    callback = ps.callbacks.LambdaCallback(
+        on_train_begin=lambda logs: seen.append(("begin", logs)),
+        on_epoch_begin=lambda epoch: seen.append(("epoch", epoch)),
+        on_epoch_end=lambda epoch, logs: seen.append(("ended", epoch, logs["examples"])),
+        on_batch_end=lambda batch, logs: seen.append((batch, logs["examples"])),
+        on_train_end=None,
+    )
+    model().fit(data(), verbose=0, batch_size=256, callbacks=[callback])
+    assert seen == [("begin", {}), ("epoch", 0), (1, 256.0), ("ended", 0, 256.0)]
+
+
+def test_lambda_callback_refuses_what_is_never_called() -> None:
+    with pytest.raises(TypeError, match=r"got 'on_epoch_ends'.*mean 'on_epoch_end'\?"):
+        ps.callbacks.LambdaCallback(on_epoch_ends=print)
+    with pytest.raises(TypeError, match="on_epoch_end"):
+        ps.callbacks.LambdaCallback(on_epoch_end=3)  # type: ignore[arg-type]
+
+
+def test_training_ends_once_the_loss_is_no_number(caplog: pytest.LogCaptureFixture) -> None:
+    trained = model()
+    trained.compile("sgd")
+    trained.layers[0].variables[0].assign(np.nan)
+    callback = ps.callbacks.TerminateOnNaN()
+    history = trained.fit(data(4096), epochs=3, verbose=0, batch_size=8, callbacks=[callback])
+    assert callback.stop_training
+    assert len(history.epoch) == 1
+    assert history.history["examples"][0] < 4096
+    (warning,) = (record for record in caplog.records if "training stops" in record.message)
+    assert warning.message.startswith("the loss is nan after step ")
+    assert len(model().fit(data(), epochs=2, verbose=0, callbacks=callback).epoch) == 2
+
+
 def test_misspelled_callback_hook_is_warned_about() -> None:
     class Typo(ps.callbacks.Callback):
         def on_epoch_ends(self, epoch: int, logs: dict[str, float]) -> None: ...

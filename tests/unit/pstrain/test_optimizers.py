@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
 import pickle
@@ -16,7 +17,7 @@ from dataservice.errors import DataServiceWarning
 from pstrain import optimizers
 from pstrain.checkpoints.checkpoint import Checkpoint
 from pstrain.checkpoints.objects import read_config
-from pstrain.errors import InvalidArgumentError, InvalidTypeError
+from pstrain.errors import FailedPreconditionError, InvalidArgumentError, InvalidTypeError
 from pstrain.gradients.recording import record
 from pstrain.gradients.tape import GradientTape
 from pstrain.gradients.tensor import Tensor
@@ -436,12 +437,32 @@ def test_invalid_optimizer_and_schedule_parameters_are_refused(
         make()
 
 
-def test_learning_rate_is_read_as_in_keras_and_says_how_it_is_set() -> None:
+def test_learning_rate_is_read_and_assigned_as_in_keras() -> None:
     optimizer: Any = SGD(0.1)
-    assert optimizer.learning_rate.numpy() == 0.1
-    with pytest.raises(InvalidTypeError, match=r"write optimizer.learning_rate = 0.5"):
-        optimizer.learning_rate.assign(0.5)
+    rate = optimizer.learning_rate
+    assert rate.numpy() == 0.1
+    rate.assign(0.5)
+    assert (optimizer.learning_rate, rate) == (0.5, 0.1)
     assert not optimizer.iterations.trainable
+
+
+def test_copy_of_a_learning_rate_is_a_number_of_no_optimizer() -> None:
+    rate = pickle.loads(pickle.dumps(SGD(0.1).learning_rate))
+    assert rate.numpy() == 0.1
+    with pytest.raises(FailedPreconditionError, match=r"write optimizer.learning_rate = 0.5"):
+        rate.assign(0.5)
+
+
+def test_arguments_of_an_optimizer_are_read_and_cannot_be_changed_in_vain() -> None:
+    optimizer: Any = optimizers.Adam(0.1, clipnorm=3.0, l2=0.25)
+    assert (optimizer.clipnorm, optimizer.clipvalue, optimizer.l2) == (3.0, None, 0.25)
+    assert optimizer.beta_1 == optimizer.get_config()["beta_1"]
+    optimizer.clipnorm = 3.0
+    with pytest.raises(AttributeError, match=r"'clipnorm' of this 'Adam' .* with clipnorm=1"):
+        optimizer.clipnorm = 1
+    with pytest.raises(AttributeError, match=r"no attribute 'momentum'"):
+        _ = optimizer.momentum
+    assert copy.copy(optimizer).l2 == 0.25
 
 
 def test_adam_counts_updates_per_row() -> None:

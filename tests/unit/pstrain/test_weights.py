@@ -35,6 +35,46 @@ def test_weights_are_read_set_saved_and_loaded(tmp_path: pathlib.Path) -> None:
         first.set_weights(wrong)
 
 
+def test_weights_of_a_layer_are_read_and_set_by_keras_names() -> None:
+    first, second = (ps.layers.Dense(2, input_size=3, seed=k) for k in (1, 2))
+    assert first.kernel is first.weights[0]
+    assert first.bias is first.weights[1]
+    second.set_weights(first.get_weights())
+    for mine, theirs in zip(first.get_weights(), second.get_weights(), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+    with pytest.raises(InvalidArgumentError, match=r"1 arrays for 2 variables: .*dense/kernel"):
+        first.set_weights([np.zeros((3, 2))])
+    assert first.count_params() == 8
+    first.trainable = False
+    assert first.trainable_weights == []
+    assert first.non_trainable_weights == first.non_trainable_variables == first.variables
+    table = ps.layers.Embedding([4, 6], 2)
+    assert table.embeddings is table.weights[0]
+
+
+def test_layer_without_variables_says_how_to_make_its_kernel() -> None:
+    layer = ps.layers.Dense(2)
+    for name in ("kernel", "bias"):
+        with pytest.raises(AttributeError, match=rf"'{name}': the layer has no.* input_size="):
+            getattr(layer, name)
+    assert not hasattr(layer, "kernel")
+    layer([[1.0, 2.0]])
+    assert tuple(layer.kernel.shape) == (2, 2)
+    assert ps.layers.Dense(1, use_bias=False, input_size=1).bias is None
+
+
+def test_layer_of_a_model_is_found_by_name_and_place() -> None:
+    model = ps.models.WideDeep(SCHEMA, dim=3, hidden=(4,))
+    named = model.layers[-1]
+    assert model.get_layer(named.name) is model.get_layer(index=-1) is named
+    with pytest.raises(ValueError, match=rf"no layer 'deep' in .*{named.name}"):
+        model.get_layer("deep")
+    with pytest.raises(ValueError, match="no layer 9 in"):
+        model.get_layer(index=9)
+    with pytest.raises(ValueError, match="a name or an index"):
+        model.get_layer()
+
+
 def test_summary_lists_every_variable() -> None:
     lines: list[str] = []
     model = ps.models.WideDeep(SCHEMA, dim=3, hidden=(4,))

@@ -1,0 +1,34 @@
+"""A callback made of functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from dataservice.runtime.arguments import check_callable, nearest
+from pstrain.callbacks.base import Callback
+from pstrain.errors import InvalidTypeError
+
+_HOOKS = tuple(name for name in dir(Callback) if name.startswith("on_"))
+# Keras has these names too.
+_OTHER_NAMES = {"on_batch_begin": "on_train_batch_begin", "on_batch_end": "on_train_batch_end"}
+
+
+class LambdaCallback(Callback):
+    """Calls a function in the place of each method that is named.
+
+    As in ``LambdaCallback(on_epoch_end=lambda epoch, logs: print(epoch, logs["loss"]))``. A
+    function takes what the method of ``Callback`` takes, and may take ``logs`` besides.
+    """
+
+    def __init__(self, **hooks: Callable[..., Any] | None) -> None:
+        for given, function in hooks.items():
+            name = _OTHER_NAMES.get(given, given)
+            if name not in _HOOKS:
+                raise InvalidTypeError(
+                    f"LambdaCallback takes {', '.join(_HOOKS)}, got {given!r}"
+                    f"{nearest(given, _HOOKS)}"
+                )
+            if function is not None:
+                check_callable(given, function)
+                setattr(self, name, function)
