@@ -144,9 +144,9 @@ class InProcessServer:
         return self
 
     def stop(self, grace_s: float = 0.5, timeout_s: float = 5.0) -> None:
-        """Refuses new clients, lets handlers finish for `grace_s`, then cuts their exchanges.
+        """Refuses new clients, lets busy handlers finish for `grace_s`, then cuts their exchanges.
 
-        Idempotent and bounded by `timeout_s`.
+        Idle handlers, which wait for a message, end at once. Idempotent; bounded by `timeout_s`.
         """
         self._stopping.set()
         if _servers.get(self.address) is self:
@@ -154,6 +154,8 @@ class InProcessServer:
         deadline_s = time.monotonic() + timeout_s
         with self._lock:
             serving = dict(self._open)
+        for state in serving:
+            state.to_server.close()
         late = end_threads(serving, _ExchangeState.cut, grace_s=grace_s, deadline_s=deadline_s)
         if late:
             logger.warning("%d exchanges of %s have not ended", late, self.address)

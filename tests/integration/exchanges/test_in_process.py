@@ -17,7 +17,15 @@ from dataservice.runtime.exchanges import in_process
 from dataservice.runtime.exchanges.in_process import InProcessServer, connect
 from dataservice.runtime.frames import BatchBody
 from tests.exchanges import answer_to
-from tests.integration.exchange_ends import IN_PROCESS, MIB, TIMEOUT_S, TOKEN, Ends
+from tests.integration.exchange_ends import (
+    AT_MOST_S,
+    IN_PROCESS,
+    MIB,
+    TIMEOUT_S,
+    TOKEN,
+    Ends,
+    takes,
+)
 from tests.integration.service_cluster import local_service, read_ids
 from tests.waiting import wait_until
 
@@ -61,6 +69,18 @@ def test_address_serves_one_server_and_is_free_after_stop(
     server.stop()
     assert connect(server.address, {"exchange": "echo"}, token=TOKEN) is None
     ends.serve(at=server).stop()
+
+
+def test_stop_wakes_a_handler_that_waits_for_a_message(
+    server: InProcessServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(in_process, "RECHECK_S", 100 * AT_MOST_S)
+    with server.open({"exchange": "echo"}, TOKEN) as exchange:
+        answer_to(exchange, b"x", timeout_s=TIMEOUT_S)
+        with takes():
+            server.stop(grace_s=2 * AT_MOST_S, timeout_s=3 * AT_MOST_S)
+        with pytest.raises(UnavailableError, match="the server"):
+            answer_to(exchange, b"y", timeout_s=TIMEOUT_S)
 
 
 def test_stop_while_an_exchange_opens_ends_it_as_unavailable(
