@@ -12,7 +12,7 @@ import glob
 import os
 import stat
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from dataservice.dataset.sources.globs import expanded, files_below, is_hidden
 from dataservice.dataset.sources.paths import is_local, looked_in, named_errors, unreadable
@@ -20,6 +20,14 @@ from dataservice.errors import FailedPreconditionError, MissingFileError, Schema
 from dataservice.sharding import Split
 
 T = TypeVar("T")
+
+_OTHER_KINDS: Final = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
 
 
 class InputFile(NamedTuple):
@@ -136,10 +144,21 @@ def _local_file(path: str) -> InputFile:
 
 
 def _local_status(path: str) -> os.stat_result:
+    """Returns the status of a file; SourceError if it is a pipe or the like, which may block."""
     try:
-        return os.stat(path)
+        status = os.stat(path)
     except OSError as error:
         raise unreadable(path, error) from error
+    if not stat.S_ISREG(status.st_mode):
+        raise _no_file(path, _OTHER_KINDS.get(stat.S_IFMT(status.st_mode), "no file"))
+    return status
+
+
+def _no_file(path: str, kind: str) -> SourceError:
+    return SourceError(
+        f"{path!r} is {kind}, and data are read from files, which can be read again; write what it "
+        "gives to a file, or move it elsewhere"
+    )
 
 
 def _as_found(path: str, status: os.stat_result) -> InputFile:
@@ -167,6 +186,8 @@ def _find_remote(
         else:
             found = {root: files.info(root)}
         for name in sorted(found):
+            if found[name].get("type") == "other":
+                raise _no_file(name, "a named pipe, a socket or a device")
             yield _remote_file(files.unstrip_protocol(name), found[name])
 
 

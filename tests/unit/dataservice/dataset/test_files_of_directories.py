@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import pathlib
+import stat
 
 import fsspec
 import pytest
 
-from dataservice.dataset.sources.files import find_files
+from dataservice.dataset.sources.files import check_unchanged, find_files
 from dataservice.errors import SourceError
 
 DATA = ["_day=1/a.x", "a.x", "d/b.x", "d/e/c.x", "d/e_f/i.x"]
@@ -113,3 +114,29 @@ def test_folder_that_cannot_be_listed_is_an_error(
     monkeypatch.setattr(os, "scandir", refusing)
     with pytest.raises(SourceError, match=r"no permission to read '.*/d/e'"):
         names(tree, str(tree))
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the platform has no named pipes")
+@pytest.mark.parametrize("protocol", ["", "file://"])
+def test_named_pipe_below_a_directory_is_refused_by_name(tree: pathlib.Path, protocol: str) -> None:
+    os.mkfifo(tree / "d" / "pipe.x")
+    with pytest.raises(SourceError, match=r"d/pipe\.x' is a named pipe.* write what it gives to"):
+        names(tree, f"{protocol}{tree}")
+
+
+@pytest.mark.skipif(not hasattr(os, "mknod"), reason="the platform makes no such files")
+def test_device_and_socket_are_refused_by_name(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(SourceError, match=r"'/dev/null' is a device"):
+        names(tmp_path, "/dev/null")
+    os.mknod(tmp_path / "s.x", stat.S_IFSOCK | 0o600)
+    with pytest.raises(SourceError, match=r"s\.x' is a socket"):
+        names(tmp_path, str(tmp_path))
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the platform has no named pipes")
+def test_named_pipe_that_took_the_place_of_a_file_is_refused(tree: pathlib.Path) -> None:
+    (file,) = find_files((str(tree / "a.x"),), (".x",), None)
+    (tree / "a.x").unlink()
+    os.mkfifo(tree / "a.x")
+    with pytest.raises(SourceError, match=r"a\.x' is a named pipe"):
+        check_unchanged(file.as_split(), None)
