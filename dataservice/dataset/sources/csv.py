@@ -32,6 +32,7 @@ from dataservice.dataset.sources.csv_rows import (
     as_bytes,
     bad_column,
     fitting_rows,
+    has_lines,
     require_convertible,
 )
 from dataservice.dataset.sources.csv_text import BLOCK_BYTES, CsvText, Quotes, line_of_open_quote
@@ -127,11 +128,14 @@ class CsvSource(WholeFilesSource):
         with self._reader(path, schema, context, malformed, quotes) as reader:
             if reader is not None:
                 self._check_names(path, reader.schema.names)
+            last = None
             for batch in reader or ():
                 malformed.record(context.omitted)
+                last = batch.slice(batch.num_rows - 1) if batch.num_rows else last
                 yield batch.select(schema.names)
             malformed.record(context.omitted)
-        if quotes.may_be_open:
+        hides_lines = malformed.some_have_lines or (last is not None and has_lines(last))
+        if quotes.may_be_open or hides_lines:
             self._require_closed_quotes(path)
 
     def _require_closed_quotes(self, path: str) -> None:

@@ -35,6 +35,17 @@ def as_bytes(schema: pa.Schema) -> pa.Schema:
     return pa.schema([(name, pa.binary()) for name in schema.names])
 
 
+def has_lines(row: pa.RecordBatch) -> bool:
+    """True if a text of the row has an end of a line, as that has whose quote is left open."""
+    texts = (column.cast(pa.binary())[0].as_py() for column in row.columns if _is_text(column.type))
+    return any(text is not None and (b"\n" in text or b"\r" in text) for text in texts)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    is_any = (pa.types.is_string, pa.types.is_binary, pa.types.is_large_string)
+    return any(is_kind(kind) for is_kind in (*is_any, pa.types.is_large_binary))
+
+
 def require_convertible(schema: pa.Schema) -> None:
     """Raises InvalidArgumentError for a column of a type to which Arrow converts no text."""
     for field in schema:

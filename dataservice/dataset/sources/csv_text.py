@@ -30,7 +30,10 @@ class Quotes:
 
     @property
     def may_be_open(self) -> bool:
-        """True if the quotes cannot be pairs. Then one is open, or is part of a value."""
+        """True if the quotes cannot be pairs. Then one is open, or is part of a value.
+
+        An even number may hide an open one: `7" screen` has a quote without another.
+        """
         return self.number % 2 == 1
 
     def count_in(self, block: bytes) -> None:

@@ -21,6 +21,7 @@ class MalformedRows:
     """What Arrow calls with each such row of the file at `path`; `header` if it has a header.
 
     `counted` is the number of these rows that have been recorded, and are not recorded again.
+    `some_have_lines` tells whether one is of several lines, of which a quote made one row.
     """
 
     def __init__(self, path: str, *, header: bool, counted: int = 0) -> None:
@@ -28,10 +29,13 @@ class MalformedRows:
         self._header = header
         self._known = counted
         self.counted = counted
+        self.some_have_lines = False
         self._numbers = itertools.count()
         self._found: deque[pacsv.InvalidRow] = deque()
 
     def __call__(self, row: pacsv.InvalidRow) -> str:
+        if "\n" in row.text or "\r" in row.text:
+            self.some_have_lines = True
         if next(self._numbers) >= self._known:
             self._found.append(row)
         return "skip"

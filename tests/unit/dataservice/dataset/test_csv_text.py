@@ -153,3 +153,43 @@ def test_odd_quote_within_a_value_is_none_that_opens_one(tmp_path: pathlib.Path)
     (tmp_path / "a.csv").write_text('x,s\n1,7" screen\n2,"b"\n')
     rows = Dataset.from_csv(str(tmp_path)).to_table().to_pylist()
     assert rows == [{"x": 1, "s": '7" screen'}, {"x": 2, "s": "b"}]
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.binary()])
+@pytest.mark.parametrize("end", ["\n", ""])
+@pytest.mark.parametrize("line_end", ["\n", "\r", "\r\n"])
+def test_open_quote_beside_a_quote_within_a_value_is_found(
+    tmp_path: pathlib.Path, kind: pa.DataType, end: str, line_end: str
+) -> None:
+    text = f'x,s\n1,7" tv\n2,"b\n3,c\n4,d{end}'.replace("\n", line_end)
+    (tmp_path / "a.csv").write_bytes(text.encode())
+    data = Dataset.from_csv(str(tmp_path), pa.schema([("x", pa.int64()), ("s", kind)]))
+    with pytest.raises(SourceError, match=r"a\.csv' ends within quotes, which open in line 3"):
+        data.to_table()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '7" tv,1\n"b,2\nc,3\n',  # the row has too few values
+        '7" tv,1\na,2\nc,"3\nd,4\n',  # the value is none of its type
+    ],
+)
+def test_rows_that_one_of_two_quotes_hides_are_counted_as_left_out(
+    tmp_path: pathlib.Path, text: str
+) -> None:
+    (tmp_path / "a.csv").write_text(text)
+    log = OmissionLog()
+    schema = pa.schema([("s", pa.string()), ("x", pa.int64())])
+    data = Dataset.from_csv(str(tmp_path), schema, header=False, on_error="skip")
+    with data.node.run(RunContext(omitted=log.open_run())) as stream:
+        rows = [x for batch in stream for x in batch["x"].to_pylist()]
+    assert rows[0] == 1
+    assert (log.total().splits, log.total().source_rows) == (1, 1)
+    assert "ends within quotes" in "\n".join(log.total().messages)
+
+
+def test_last_value_of_several_lines_is_read(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "a.csv").write_text('x,s\n1,7" tv\n2,"b\nc"\n3,"d\ne\n"\n')
+    rows = Dataset.from_csv(str(tmp_path)).to_table()
+    assert rows["s"].to_pylist() == ['7" tv', "b\nc", "d\ne\n"]
