@@ -76,8 +76,14 @@ def plan_snapshot(plan: bytes) -> WindowPlan | None:
 
     try:
         linear = linearise(_decoded(plan, _PLAIN))
-        if linear.batch_operators or linear.ends_passes or linear.forms_elements:
-            return None
+        if linear.batch_operators:
+            kind = linear.batch_operators[0].kind
+            raise UnsplittableError(
+                f"{kind} works on whole batches, which form only after the division; write batch "
+                "last, unless the function has to see whole batches"
+            )
+        if linear.ends_passes or linear.forms_elements:
+            raise UnsplittableError("its batches are of one pass, or of similar rows")
         return plan_windows(plan, 0, _PLAIN)
     except UnsplittableError as error:
         logger.info("a snapshot is written by one worker at a time: %s", error)

@@ -146,6 +146,17 @@ def test_plan_that_cannot_be_split_is_saved_as_a_whole(
     assert read_ids(in_order) == read_ids(loaded)
 
 
+def test_columns_of_expressions_behind_batch_are_written_in_windows(
+    service: LocalService, tmp_path: pathlib.Path
+) -> None:
+    dataset = ds.Dataset.range(1_000_000).batch(8_192).with_column("y", ds.col("id") * 2)
+    end = ds.save(dataset.select(["y"]), str(tmp_path / "s"), service.target).wait(DEADLINE_S)
+    assert end.windows > 1
+    loaded = ds.Dataset.load(str(tmp_path / "s"))
+    assert [batch.num_rows for batch in loaded][:-1] == [8_192] * 122
+    assert loaded.to_table()["y"].to_pylist() == list(range(0, 2_000_000, 2))
+
+
 def test_empty_dataset_is_saved_and_loaded(service: LocalService, tmp_path: pathlib.Path) -> None:
     empty = ds.Dataset.range(10).filter(ds.col("id") > 99)
     for number, dataset in enumerate((empty, ds.Dataset.range(0), ds.Dataset.range(5).repeat(0))):

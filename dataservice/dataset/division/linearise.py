@@ -101,7 +101,9 @@ def _append(linear: Linear, node: Operator) -> Linear:
 
 def _mapped(node: RowOperator) -> Linear:
     linear = _linear(node.input)
-    if linear.batch is not None:
+    # What ignores batches does the same before they form, unless something between them does not.
+    comes_first = node.ignores_batches and not linear.batch_operators
+    if linear.batch is not None and not comes_first:
         operators = (*linear.batch_operators, _detached(node, batched=True))
         return dataclasses.replace(linear, batch_operators=operators)
     return _append(linear, node)

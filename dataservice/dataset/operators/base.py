@@ -81,6 +81,11 @@ class RowOperator(Operator):
         """Whether row i of its output is always made of row i of its input, even after failures."""
         return self.one_to_one
 
+    @property
+    def ignores_batches(self) -> bool:
+        """Whether a row's output is the same whichever rows are in its batch, and is one row."""
+        return False
+
     @abstractmethod
     def transform(self, context: RunContext) -> Transform:
         """Returns the function that maps a batch; user functions are loaded here, once a stream."""

@@ -51,6 +51,10 @@ class Project(RowOperator):
         """The names of the columns that the expressions read."""
         return frozenset().union(*(each.columns() for each in self.expressions.values()))
 
+    @property
+    def ignores_batches(self) -> bool:
+        return True
+
     def transform(self, context: RunContext) -> Transform:  # noqa: ARG002
         def apply(batch: pa.RecordBatch, _location: Callable[[], str]) -> pa.RecordBatch:
             columns = [_column(batch, name, each) for name, each in self.expressions.items()]

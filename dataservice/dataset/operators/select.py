@@ -26,6 +26,10 @@ class Select(RowOperator):
     def __post_init__(self) -> None:
         object.__setattr__(self, "columns", _names(self.columns))
 
+    @property
+    def ignores_batches(self) -> bool:
+        return True
+
     def transform(self, context: RunContext) -> Transform:  # noqa: ARG002
         names = list(self.columns)
 
@@ -61,6 +65,10 @@ class Rename(RowOperator):
                 f"rename takes a dict of old to new column names, got {self.names!r}"
             )
         object.__setattr__(self, "names", dict(self.names))
+
+    @property
+    def ignores_batches(self) -> bool:
+        return True
 
     def transform(self, context: RunContext) -> Transform:  # noqa: ARG002
         def apply(batch: pa.RecordBatch, _location: Callable[[], str]) -> pa.RecordBatch:

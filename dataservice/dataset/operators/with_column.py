@@ -69,6 +69,10 @@ class WithColumn(InferringOperator):
     def lacks_schema(self) -> bool:
         return self.schema is None and self.function.expression is None
 
+    @property
+    def ignores_batches(self) -> bool:
+        return self.keeps_rows and self.function.expression is not None
+
     def transform(self, context: RunContext) -> Transform:
         compute = self._compute(context)
         expected = self.schema

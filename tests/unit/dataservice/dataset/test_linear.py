@@ -54,6 +54,35 @@ def test_linearise_splits_plan_into_source_operators_and_batch() -> None:
     assert linear.reshuffles
 
 
+def test_what_ignores_batches_is_done_before_they_form() -> None:
+    dataset = (
+        BASE.batch(8)
+        .with_column("y", col("id") * 2)
+        .select(["y"])
+        .rename({"y": "z"})
+        .map({"z": col("z") + 1})
+    )
+    linear = linearise(decode_plan(encode_plan(dataset.node)))
+    assert kinds(linear.segments[0].operators) == ["with_column", "select", "rename", "project"]
+    assert (linear.batch_operators, linear.batch_size) == ((), 8)
+    assert linearise(dataset.unbatch().node).batch is None
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        lambda batches: batches.filter(col("id") > 3),
+        lambda batches: batches.map(same),
+        lambda batches: batches.with_column("y", lambda c: c["id"]),
+        lambda batches: batches.with_column("y", col("id"), on_error="skip"),
+    ],
+)
+def test_what_sees_batches_and_all_that_follows_it_comes_after_them(first: Any) -> None:
+    linear = linearise(first(BASE.batch(8)).select(["id"]).node)
+    assert len(linear.batch_operators) == 2
+    assert linear.segments[0].operators == ()
+
+
 def test_linearised_source_has_no_operators() -> None:
     linear = linearise(BASE.node)
     assert (linear.batch_operators, linear.batch_size, linear.repeat) == ((), None, 1)

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from dataservice.dataset.dataset import Dataset
 from dataservice.dataset.division.linearise import linearise
 from dataservice.dataset.division.splits import plan_splits
+from dataservice.dataset.expressions import col
 from dataservice.dataset.node import freeze_schemas
 from dataservice.dataset.plan import encode_plan
 from dataservice.dispatcher.planning import plan_snapshot
@@ -213,3 +214,11 @@ def test_snapshot_of_grouped_dataset_is_not_divided() -> None:
     assert plan_snapshot(encode_plan(freeze_schemas(grouped.node))) is None
     interleaved = numbers(9, []).interleave(part)
     assert plan_snapshot(encode_plan(freeze_schemas(interleaved.node))) is not None
+
+
+def test_snapshot_of_operators_behind_batch_is_divided_unless_they_see_batches() -> None:
+    batches = Dataset.range(9).batch(2)
+    divided = batches.with_column("y", col("id") * 2).select(["y"])
+    assert plan_snapshot(encode_plan(freeze_schemas(divided.node))) is not None
+    for seen in (batches.map(dict), batches.filter(col("id") > 3), batches.repeat(2)):
+        assert plan_snapshot(encode_plan(freeze_schemas(seen.node))) is None
