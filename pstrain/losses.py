@@ -127,6 +127,17 @@ def _of_probabilities(
     return losses, np.where(inside, (p - labels) / (p * (1 - p)), 0)
 
 
+def check_log_loss(loss: Any) -> None:
+    """Raises InvalidArgumentError unless ``loss`` is None or says the log loss, as in Keras."""
+    if isinstance(loss, BinaryCrossentropy) and loss.reduction == "mean":
+        return
+    if loss not in (None, "binary_crossentropy"):
+        raise InvalidArgumentError(
+            f'loss= may be "binary_crossentropy" or losses.BinaryCrossentropy(), got {loss!r}: '
+            "models minimise the log loss; for another write a step with a GradientTape"
+        )
+
+
 def sigmoid(logits: Any) -> Any:
     """Returns probabilities for logits, float32 of the same shape.
 

@@ -30,6 +30,9 @@ from dataservice.runtime.pickling.shipping import dumps, unpickling, users_code_
 from dataservice.runtime.pickling.unpicklable import find_unpicklable
 
 _PACKAGE: Final = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
+# In the messages of errors that a function raises which takes values, or several arguments.
+_OF_A_DICT: Final = ("'dict'", "positional argument")
+_NAMED_COLUMNS: Final = 3
 _PYTHON: Final = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
@@ -153,11 +156,21 @@ def call_user(
         where = location()
         raise UserFunctionError(
             f"the function given to {operator} raised {type(error).__name__}: {error}"
+            + _what_it_gets(error, argument)
             + (f"\nwhile processing {where}" if where else "")
             + f"\nits traceback:\n{text}",
             user_traceback=text,
             source=where,
         ) from error
+
+
+def _what_it_gets(error: BaseException, argument: Any) -> str:
+    """Returns a hint for a function that seems to expect values rather than a dict of columns."""
+    expects_values = isinstance(argument, dict) and isinstance(error, TypeError)
+    if not expects_values or not any(text in str(error) for text in _OF_A_DICT):
+        return ""
+    names = ", ".join(repr(name) for name in list(argument)[:_NAMED_COLUMNS])
+    return f" (the function gets one dict of arrays by column, here with {names})"
 
 
 def _without_callers(trace: TracebackType | None) -> TracebackType | None:

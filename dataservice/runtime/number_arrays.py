@@ -52,6 +52,11 @@ def to_axes(values: Any) -> np.ndarray:
     return inner.reshape((len(values), values.type.list_size, *inner.shape[1:]))
 
 
+def column_axes(value: Any) -> Any:
+    """Returns a column of Arrow as `to_axes` does, and any other value as it is."""
+    return to_axes(value) if isinstance(value, pa.Array | pa.ChunkedArray) else value
+
+
 def view_of(array: pa.Array, dtype: np.dtype[Any]) -> np.ndarray:
     """Returns a read-only view of a non-empty array of plain numbers without nulls.
 

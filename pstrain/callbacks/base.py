@@ -94,10 +94,19 @@ class Callback:
 
     def on_epoch_end(self, epoch: int, logs: Logs) -> None: ...
 
-    def on_train_batch_begin(self, batch: int) -> None: ...
+    def on_train_batch_begin(self, batch: int) -> None:
+        if _overrides(self, "on_batch_begin"):
+            _call(self.on_batch_begin, batch)
 
-    @reads_logs_where(lambda _self, _batch: False)
-    def on_train_batch_end(self, batch: int, logs: Logs) -> None: ...
+    @reads_logs_where(lambda self, _batch: _overrides(self, "on_batch_end"))
+    def on_train_batch_end(self, batch: int, logs: Logs) -> None:
+        self.on_batch_end(batch, logs)
+
+    def on_batch_begin(self, batch: int) -> None:
+        """Called by :meth:`on_train_batch_begin`, of which it is Keras' older name."""
+
+    def on_batch_end(self, batch: int, logs: Logs) -> None:
+        """Called by :meth:`on_train_batch_end`, of which it is Keras' older name."""
 
     def on_test_begin(self) -> None: ...
 
@@ -154,6 +163,10 @@ def _warn_of_hooks_without_calls(callback: Callback) -> None:
                 DataServiceWarning,
                 stacklevel=3,
             )
+
+
+def _overrides(callback: Callback, hook: str) -> bool:
+    return getattr(getattr(callback, hook), "__func__", None) is not getattr(Callback, hook)
 
 
 def _reads_logs(callback: Callback, batch: int) -> bool:

@@ -10,8 +10,6 @@ from pstrain.callbacks.base import Callback
 from pstrain.errors import InvalidTypeError
 
 _HOOKS = tuple(name for name in dir(Callback) if name.startswith("on_"))
-# Keras has these names too.
-_OTHER_NAMES = {"on_batch_begin": "on_train_batch_begin", "on_batch_end": "on_train_batch_end"}
 
 
 class LambdaCallback(Callback):
@@ -22,13 +20,11 @@ class LambdaCallback(Callback):
     """
 
     def __init__(self, **hooks: Callable[..., Any] | None) -> None:
-        for given, function in hooks.items():
-            name = _OTHER_NAMES.get(given, given)
+        for name, function in hooks.items():
             if name not in _HOOKS:
                 raise InvalidTypeError(
-                    f"LambdaCallback takes {', '.join(_HOOKS)}, got {given!r}"
-                    f"{nearest(given, _HOOKS)}"
+                    f"LambdaCallback takes {', '.join(_HOOKS)}, got {name!r}{nearest(name, _HOOKS)}"
                 )
             if function is not None:
-                check_callable(given, function)
+                check_callable(name, function)
                 setattr(self, name, function)

@@ -16,6 +16,7 @@ from typing import Any, NoReturn, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dataservice.runtime.number_arrays import column_axes
 from pstrain.errors import UnimplementedError
 from pstrain.gradients import derivatives, numpy_calls
 from pstrain.gradients.recording import Gradient, leaf, record, recording, wants_gradient
@@ -50,7 +51,7 @@ class Tensor:
             return
         source: Any = value_of(value) if hasattr(value, "spec") else value
         is_tensor = isinstance(source, Tensor)
-        self.value = np.asarray(source.value if is_tensor else source)
+        self.value = np.asarray(source.value if is_tensor else column_axes(source))
         if is_tensor:
             record(self, (source,), lambda grad: grad)
 
@@ -279,7 +280,7 @@ _signature = functools.lru_cache(maxsize=None)(inspect.signature)
 
 def _computed_by(rule: derivatives.Rule, args: Sequence[Any], options: Mapping[str, Any]) -> Tensor:
     like = next(one for one in args if isinstance(one, Tensor))
-    arguments, places = list(args), rule.places(args)
+    arguments, places = list(map(column_axes, args)), rule.places(args)
     for place in places:
         if hasattr(args[place], "spec"):
             arguments[place] = _of_variable(args[place], like.dtype)
@@ -377,6 +378,7 @@ def _operand(other: Operand, like: Tensor) -> Tensor:
         return other
     if hasattr(other, "spec"):
         return _of_variable(other, like.dtype)
+    other = column_axes(other)
     return Tensor(np.asarray(other, like.dtype if like.dtype.kind == "f" else None))
 
 

@@ -22,7 +22,7 @@ from pstrain.features.online_columns import OnlineColumns
 from pstrain.features.schema import Features, FeatureSchema
 from pstrain.gradients.tensor import Tensor, as_tensor
 from pstrain.layers.base import Layer
-from pstrain.losses import BinaryCrossentropy, sigmoid
+from pstrain.losses import BinaryCrossentropy, check_log_loss, sigmoid
 from pstrain.models.weights import Weights
 from pstrain.porting import foreign_arguments, foreign_names
 from pstrain.porting.foreign_arguments import refuse_arguments
@@ -126,12 +126,13 @@ class Model(Weights, Hinting, ABC):
         """Returns probabilities of label 1, float32 [n]; the batch needs no labels."""
         return sigmoid(self.forward(batch).value.reshape(-1))
 
-    @refuse_arguments("compile", foreign_arguments.COMPILE, beyond="loss")
+    @refuse_arguments("compile", foreign_arguments.COMPILE, beyond="a third argument")
     def compile(
         self,
         optimizer: Any = None,
         metrics: Sequence[Any] | None = None,
         *,
+        loss: Any = None,
         weighted_metrics: Sequence[Any] | None = None,
     ) -> None:
         """Sets the optimizer of ``fit`` and the metrics that are reported besides the loss.
@@ -142,11 +143,13 @@ class Model(Weights, Hinting, ABC):
         ``metrics``, it is called "weighted_auc" or the like. ``evaluate`` computes all metrics;
         ``fit`` computes those by group, such as ``GAUC``, of its validation data only. An optimizer
         that was made outside the model's strategy is moved there if it has made no step yet,
-        otherwise InvalidArgumentError.
+        otherwise InvalidArgumentError. ``loss``, if given, can only be what models minimise:
+        "binary_crossentropy" or ``losses.BinaryCrossentropy()``.
         """
         from pstrain import metrics as known_metrics
         from pstrain import optimizers
 
+        check_log_loss(loss)
         chosen = optimizers.named(optimizer)
         if chosen is not None and self.strategy is not None:
             chosen.move_to(self.strategy)
@@ -199,12 +202,21 @@ class Model(Weights, Hinting, ABC):
 
     @refuse_arguments("evaluate", foreign_arguments.EVALUATE)
     def evaluate(
-        self, data: Any, *unnamed: Any, **options: Unpack[EvaluateOptions]
+        self,
+        data: Any,
+        *unnamed: Any,
+        return_dict: bool = True,
+        **options: Unpack[EvaluateOptions],
     ) -> dict[str, float]:
-        """Returns loss and metrics over the data; see :func:`pstrain.evaluation.evaluate`."""
+        """Returns loss and metrics over the data; see :func:`pstrain.evaluation.evaluate`.
+
+        ``return_dict`` is Keras' and must be True.
+        """
         from pstrain.evaluation import evaluate
 
         self._check_alone("evaluate", unnamed)
+        if return_dict is not True:
+            raise InvalidArgumentError("evaluate returns a dict by name: leave return_dict= out")
         return evaluate(self, data, **options)
 
     @refuse_arguments("predict", foreign_arguments.PREDICT)

@@ -23,9 +23,7 @@ FIT: Final = {
     "use_multiprocessing": _READING,
     "max_queue_size": _READING,
 }
-EVALUATE: Final = {name: FIT[name] for name in ("x", "y", "workers")} | {
-    "return_dict": "a dict is what there is, by name"
-}
+EVALUATE: Final = {name: FIT[name] for name in ("x", "y", "workers")}
 PREDICT: Final = {"x": FIT["x"], "workers": _READING}
 CALL: Final = {
     "training": "under a GradientTape it trains, elsewhere it predicts: leave it out",
@@ -36,7 +34,7 @@ CALL_OF_LAYER: Final = CALL | {
 }
 _COMPILED: Final = "kernels are compiled always"
 COMPILE: Final = {
-    "loss": _LOSS,
+    "a third argument": "write compile(optimizer, metrics, loss=...)",
     "loss_weights": _LOSS,
     "run_eagerly": "steps always run as they are written",
     "jit_compile": _COMPILED,
@@ -83,11 +81,15 @@ APPLY_GRADIENTS: Final = {
     "experimental_aggregate_gradients": _MEANS,
 }
 SGD: Final = {"momentum": _MOMENTUM, "nesterov": _MOMENTUM}
+_OPTIONS: Final = "parameter servers write and read files themselves: leave it out"
 CHECKPOINT: Final = {
     "filepath": "write directory=, in which each checkpoint is one of its own",
     "save_freq": "write every= (epochs) or every_steps=",
     "save_weights_only": "the model, its optimizer and the data position are saved together",
+    "initial_value_threshold": "the first value that is measured is the first best one",
+    "options": _OPTIONS,
     "period": "write every=",
+    "verbose": "last_path is the newest checkpoint",
 }
 PLATEAU: Final = {"epsilon": "write min_delta="}
 _NUMBERS_ONLY: Final = "it writes numbers, those of the logs"
@@ -146,7 +148,6 @@ LOOKUP: Final = {
     "pad_to_max_tokens": "ids are those of the vocabulary; vocabulary_sizes= may be larger",
     "idf_weights": "weights are a column of lists: Category(..., weights=...)",
 }
-_OPTIONS: Final = "parameter servers write and read files themselves: leave it out"
 SAVE_OF_CHECKPOINT: Final = {
     "file_prefix": "write directory=, in which each checkpoint is a folder of its own",
     "options": _OPTIONS,

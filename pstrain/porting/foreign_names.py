@@ -109,6 +109,7 @@ PSTRAIN: Final = {
     ),
     "Model": "models are in pstrain.models; pstrain.torch.Model takes any torch module",
     "Graph": _EAGER,
+    "backend": "write optimizer.learning_rate = rate, variable.assign(value), variable.numpy()",
     "RaggedTensor": _LISTS,
     "Session": _EAGER,
     "SparseTensor": _LISTS,
@@ -162,7 +163,7 @@ COORDINATOR: Final = dict.fromkeys(("ClusterCoordinator", "RemoteValue"), _HERE)
 CALLBACKS: Final = {
     "BackupAndRestore": "write Checkpoint(directory), which goes on after any end of the program",
     "History": "fit returns it",
-    "ModelCheckpoint": "write Checkpoint(directory)",
+    "ModelCheckpoint": "write Checkpoint(directory), with monitor= and save_best_only= as in Keras",
     "ProgbarLogger": "write ProgressBar(verbose), or fit(verbose=...)",
     "RemoteMonitor": "write a subclass of Callback",
 }

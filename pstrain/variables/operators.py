@@ -14,6 +14,7 @@ from typing import Any, NoReturn, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from dataservice.runtime.number_arrays import column_axes
 from pstrain.errors import InvalidArgumentError, InvalidTypeError
 from pstrain.gradients import numpy_calls
 from pstrain.gradients.derivatives import WRITES
@@ -36,7 +37,9 @@ def _of_array(compute: _Operator) -> _Operator:
 def _of(read: Callable[[Any], Any], compute: _Operator) -> _Operator:
     def operate(self: Any, other: Any) -> Any:
         # The tensor's own operator, which Python tries next, keeps the gradient.
-        return NotImplemented if isinstance(other, Tensor) else compute(read(self), other)
+        if isinstance(other, Tensor):
+            return NotImplemented
+        return compute(read(self), column_axes(other))
 
     return operate
 

@@ -82,6 +82,22 @@ def test_lambda_callback_calls_functions_with_and_without_logs() -> None:
     assert seen == [("begin", {}), ("epoch", 0), (1, 256.0), ("ended", 0, 256.0)]
 
 
+def test_older_names_of_batch_hooks_are_called() -> None:
+    class Keras(ps.callbacks.Callback):
+        def __init__(self) -> None:
+            self.seen: list[Any] = []
+
+        def on_batch_begin(self, batch: int, logs: Any = None) -> None:
+            self.seen.append((batch, logs))
+
+        def on_batch_end(self, batch: int, logs: Any = None) -> None:
+            self.seen.append((batch, logs["examples"]))
+
+    callback = Keras()
+    model().fit(data(), verbose=0, batch_size=256, callbacks=[callback])
+    assert callback.seen == [(0, {}), (1, 256.0)]
+
+
 def test_lambda_callback_refuses_what_is_never_called() -> None:
     with pytest.raises(TypeError, match=r"got 'on_epoch_ends'.*mean 'on_epoch_end'\?"):
         ps.callbacks.LambdaCallback(on_epoch_ends=print)

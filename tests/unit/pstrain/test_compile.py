@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pstrain import metrics, models, optimizers
+from pstrain import losses, metrics, models, optimizers
 from pstrain.errors import InvalidArgumentError, InvalidTypeError
 from pstrain.variables.scope import local_parameters
 from pstrain.variables.variable import Variable
@@ -119,3 +119,20 @@ def test_labels_passed_beside_data_are_refused_with_remedy() -> None:
         model.fit({"x": [1.0], "c": [1]}, [1], epochs=2)  # type: ignore[misc]
     with pytest.raises(TypeError, match="multiple values for argument 'epochs'"):
         model.fit({"x": [1.0], "c": [1], "label": [1]}, 1, epochs=2)  # type: ignore[misc]
+
+
+def test_loss_that_models_minimise_may_be_named() -> None:
+    for loss in (None, "binary_crossentropy", losses.BinaryCrossentropy(from_logits=True)):
+        models.LogisticRegression(SCHEMA).compile("sgd", loss=loss)
+    for other in ("mse", losses.BinaryCrossentropy(reduction="none"), print):
+        with pytest.raises(InvalidArgumentError, match="models minimise the log loss; for"):
+            models.LogisticRegression(SCHEMA).compile("sgd", loss=other)
+
+
+def test_result_of_evaluate_is_a_dict_as_keras_asks_for() -> None:
+    made = models.LogisticRegression(SCHEMA)
+    made.compile("sgd")
+    rows = {"x": [0.5, -0.5], "c": [1, 2], "label": [1, 0]}
+    assert "loss" in made.evaluate(rows, return_dict=True, verbose=0)
+    with pytest.raises(InvalidArgumentError, match="leave return_dict= out"):
+        made.evaluate(rows, return_dict=False)

@@ -237,3 +237,18 @@ def test_function_is_loaded_while_no_other_thread_loads_one(function: Function) 
         assert loading.is_alive()
     loading.join(10.0)
     assert not loading.is_alive()
+
+
+@pytest.mark.parametrize("function", [lambda x: x + 1, lambda x, y: x + y])
+def test_function_that_takes_values_is_told_that_it_gets_columns(function: Any) -> None:
+    for dataset in (Dataset.range(3).map(function), Dataset.range(3).filter(function)):
+        with pytest.raises(
+            UserFunctionError, match=r"gets one dict of arrays by column, here with 'id'\)"
+        ):
+            dataset.to_table()
+
+
+def test_other_errors_of_functions_are_told_as_they_are() -> None:
+    with pytest.raises(UserFunctionError) as caught:
+        Dataset.range(3).map(lambda c: c["id"] + "a").to_table()
+    assert "gets one dict" not in str(caught.value)

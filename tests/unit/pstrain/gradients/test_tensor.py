@@ -11,6 +11,7 @@ from math import log as logarithm
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import scipy.special
 
@@ -477,3 +478,18 @@ def test_missing_array_method_of_tensor_is_refused_with_remedy() -> None:
     with pytest.raises(AttributeError, match=r"write tensor\.numpy\(\)\.tolist"):
         tensor.tolist()
     assert not hasattr(tensor, "no_such_thing")
+
+
+def test_column_of_fixed_size_lists_is_a_matrix_to_operators_of_tensors_and_variables() -> None:
+    column = pa.FixedSizeListArray.from_arrays(pa.array([1.0, 2.0, 3.0, 4.0], pa.float32()), 2)
+    weights = Variable(np.array([[1.0], [10.0]], np.float32))
+    assert (column @ weights).tolist() == [[21.0], [43.0]], "without a tape"
+    with GradientTape() as tape:
+        made = column @ weights
+        scaled = column * Tensor(np.float32(2.0)) + column
+        loss = np.sum(made) + np.sum(scaled)
+    assert isinstance(made, Tensor)
+    assert made.numpy().tolist() == [[21.0], [43.0]]
+    assert scaled.numpy().tolist() == [[3.0, 6.0], [9.0, 12.0]]
+    assert np.asarray(tape.gradient(loss, weights)).tolist() == [[4.0], [6.0]]
+    assert Tensor(pa.chunked_array([column])).shape == (2, 2)
