@@ -6,6 +6,7 @@ that only speaks to a dispatcher loads no more than it needs.
 
 from __future__ import annotations
 
+import importlib
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -66,6 +67,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return importlib.import_module("dataservice.runtime.installed").installed_version()
     if name not in HOMES and name not in MODULES:
         hint = f": {FOREIGN[name]}" if name in FOREIGN else ""
         raise AttributeError(f"module 'dataservice' has no attribute {name!r}{hint}")

@@ -65,17 +65,12 @@ def _action_first(arguments: Sequence[str]) -> list[str]:
 
 
 class _Version(argparse.Action):
-    """Looks the version up only when asked for it, so that an uninstalled source tree runs too."""
+    """An option that looks the version up only when it is given."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        # Importing it takes as long as everything else that parsing the arguments needs.
-        from importlib.metadata import PackageNotFoundError, version
+        from dataservice.runtime.installed import installed_version
 
-        try:
-            # One distribution, named pstrain, holds both packages.
-            print(f"dataservice {version('pstrain')}")
-        except PackageNotFoundError:
-            print("dataservice, not installed")
+        print(f"dataservice {installed_version()}")
         parser.exit()
 
 

@@ -195,6 +195,8 @@ _of_home = lazy_getattr(__name__, _HOMES, "PSTRAIN")
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return importlib.import_module("dataservice.runtime.installed").installed_version()
     if name not in _MODULES and name not in _EXTRAS:
         return _of_home(name)
     value = importlib.import_module(_MODULES.get(name) or _EXTRAS[name])

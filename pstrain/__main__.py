@@ -34,20 +34,13 @@ _WRONG_INPUT = (
 
 
 class _Version(argparse.Action):
-    """An option that looks up the version only on use, so that an uninstalled tree runs too."""
+    """An option that looks the version up only when it is given."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        print(_version_line())
+        from dataservice.runtime.installed import installed_version
+
+        print(f"pstrain {installed_version()}")
         parser.exit()
-
-
-def _version_line() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return f"pstrain {version('pstrain')}"
-    except PackageNotFoundError:
-        return "pstrain, not installed"
 
 
 def _parser() -> argparse.ArgumentParser:

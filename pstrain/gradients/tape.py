@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dataservice.runtime.arguments import check_true_or_false
 from pstrain import buffers
 from pstrain.errors import InvalidArgumentError, InvalidTypeError
 from pstrain.gradients.recording import Leaf, Record, check_precision, records
@@ -60,13 +61,15 @@ class GradientTape(Hinting):
     looked up (``variable[ids]``, ``embedding_lookup``), and where operators or NumPy's functions
     take them as a whole: ``x @ variable``, ``np.sum(variable * variable)``. The array that
     ``numpy()`` returns is a constant to the tape. The tape keeps the arrays of the step alive until
-    it is garbage-collected; gradients can be computed any number of times.
+    it is garbage-collected; gradients can be computed any number of times, as those of a tape that
+    is ``persistent`` in TensorFlow.
     """
 
     _remedies = foreign_names.TAPE
 
     @refuse_arguments("GradientTape", foreign_arguments.NEW_TAPE)
-    def __init__(self) -> None:
+    def __init__(self, persistent: bool = False) -> None:
+        check_true_or_false(persistent=persistent)
         self._seen = Record()
 
     def __repr__(self) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dataservice.runtime.number_arrays import to_axes
-from pstrain.errors import InvalidArgumentError
+from pstrain.errors import InvalidArgumentError, InvalidTypeError
 from pstrain.gradients.recording import leaf
 from pstrain.gradients.tensor import Tensor, as_tensor
 from pstrain.porting import foreign_arguments, foreign_names
@@ -37,6 +37,14 @@ class Layer(ArrayAccess, Freezable, Hinting, ABC):
     """
 
     _remedies = foreign_names.LAYER
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "call" in vars(cls) and "forward" not in vars(cls):
+            raise InvalidTypeError(
+                f"layer {cls.__name__} overrides call, as Keras' do: write forward(self, values, "
+                "inputs), which computes, and make variables in __init__, by pstrain.Variable"
+            )
 
     def __init__(self, name: str | None = None) -> None:
         self.name = type(self).__name__.lower() if name is None else name

@@ -52,6 +52,14 @@ class Model(Weights, Hinting, ABC):
     stop_training: bool = False
     """Whether training is to end, as callbacks read and set it."""
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "call" in vars(cls) and "compute" not in vars(cls):
+            raise InvalidTypeError(
+                f"model {cls.__name__} overrides call, as Keras' do: write compute(self, values, "
+                "features), which returns logits [n, 1], and list its layers in self.layers"
+            )
+
     def __init__(self, schema: Any) -> None:
         self.schema = FeatureSchema.of(schema)
         self.strategy = entered_strategy()

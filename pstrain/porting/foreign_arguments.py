@@ -154,7 +154,6 @@ SAVE_OF_CHECKPOINT: Final = {
 }
 RESTORE_OF_CHECKPOINT: Final = {"save_path": "write path=", "options": _OPTIONS}
 NEW_TAPE: Final = {
-    "persistent": "each tape tells gradients any number of times: leave it out",
     "watch_accessed_variables": "make what is not to be trained with trainable=False",
 }
 GRADIENT: Final = {

@@ -29,7 +29,8 @@ class TableSource(Source):
     def __post_init__(self) -> None:
         if not isinstance(self.table, pa.Table):
             raise InvalidTypeError(
-                f"from_table takes a pyarrow.Table, got {type(self.table).__name__}"
+                f"from_table takes a pyarrow.Table, got {type(self.table).__name__}; write "
+                "from_table(pyarrow.table(frame)) for a DataFrame, from_numpy(arrays) for a dict"
             )
         if not self.table.num_columns:
             raise InvalidArgumentError("a table without columns has no rows to read")

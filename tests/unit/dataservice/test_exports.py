@@ -6,6 +6,7 @@ import ast
 import inspect
 import pathlib
 import sys
+from importlib import metadata
 
 import pytest
 
@@ -69,3 +70,7 @@ def test_package_import_needs_only_standard_library() -> None:
 def test_public_functions_name_arguments_as_in_tf_data(function: str, names: str) -> None:
     signature = inspect.signature(getattr(dataservice, function))
     assert list(signature.parameters) == names.split()
+
+
+def test_package_tells_its_version() -> None:
+    assert dataservice.__version__ == metadata.version("pstrain")

@@ -6,6 +6,7 @@ import ast
 import importlib.resources
 import inspect
 import pathlib
+from importlib import metadata
 from types import ModuleType
 
 import pytest
@@ -45,3 +46,7 @@ def test_type_checking_imports_match_lazy_imports(module: ModuleType) -> None:
 @pytest.mark.parametrize("package", ["pstrain", "dataservice"])
 def test_package_ships_py_typed(package: str) -> None:
     assert importlib.resources.files(package).joinpath("py.typed").is_file()
+
+
+def test_package_tells_its_version() -> None:
+    assert pstrain.__version__ == metadata.version("pstrain")

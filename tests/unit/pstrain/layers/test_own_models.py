@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pstrain.checkpoints.checkpoint import Checkpoint
-from pstrain.errors import FailedPreconditionError
+from pstrain.errors import FailedPreconditionError, InvalidTypeError
 from pstrain.features.schema import Category, Features, FeatureSchema
 from pstrain.gradients.tape import GradientTape
 from pstrain.gradients.tensor import Tensor
@@ -153,3 +153,12 @@ class Empty(Linear):
 def test_model_without_variables_is_refused_with_remedy() -> None:
     with pytest.raises(FailedPreconditionError, match=r"Empty has no variables: .*self\.layers"):
         Empty(SCHEMA).predict(_rows())
+
+
+def test_layer_and_model_with_keras_methods_are_told_what_to_write() -> None:
+    methods = {"call": lambda _self, inputs: inputs}
+    with pytest.raises(InvalidTypeError, match=r"layer Twice overrides call.* write forward\("):
+        type("Twice", (Layer,), methods)
+    with pytest.raises(InvalidTypeError, match=r"model Net overrides call.* write compute\("):
+        type("Net", (Model,), methods)
+    type("Both", (Layer,), methods | {"forward": lambda _self, _values, inputs: inputs})

@@ -130,7 +130,14 @@ def test_gradient_accepts_nested_sources_and_refuses_others() -> None:
 
 
 def test_tensorflow_tape_options_are_refused_with_remedy() -> None:
-    with pytest.raises(InvalidTypeError, match="no argument 'persistent': each tape"):
-        GradientTape(persistent=True)  # type: ignore[call-arg]
+    with pytest.raises(InvalidTypeError, match="no argument 'watch_accessed_variables': make"):
+        GradientTape(watch_accessed_variables=False)  # type: ignore[call-arg]
     with pytest.raises(AttributeError, match="'watch': trainable variables"):
         GradientTape().watch  # noqa: B018
+
+
+def test_tape_may_be_told_to_be_persistent() -> None:
+    variable = Variable(3.0)
+    with GradientTape(persistent=True) as tape:
+        loss = variable * variable
+    assert [float(tape.gradient(loss, variable)) for _ in range(2)] == [6.0, 6.0]
