@@ -322,3 +322,13 @@ def _check_announced(name: str, value: object) -> None:
                 f"{name} must be HOST:PORT, where %port% stands for the port that is bound, got "
                 f"{value!r} ({error})"
             ) from error
+
+
+# What a server is told that is given a setting itself, as in early versions of tf.data service.
+OF_DISPATCHER_CONFIG: Final = dict.fromkeys(
+    DispatcherConfig.__dataclass_fields__, "write DispatchServer(DispatcherConfig(port=..., ...))"
+)
+OF_WORKER_CONFIG: Final = dict.fromkeys(
+    WorkerConfig.__dataclass_fields__,
+    "write WorkerServer(WorkerConfig(dispatcher_address=..., ...))",
+)

@@ -63,6 +63,8 @@ _TABLE: Final = "compute over dataset.to_table(), for example with group_by"
 _TO_DEVICE: Final = 'write dataset.torch(), and batch["x"].to("cuda", non_blocking=True)'
 _EXAMPLES: Final = "write Dataset.from_tfrecord(paths, features=...)"
 _GENERATOR: Final = "write Dataset.from_generator(fn, schema)"
+_ITERATOR: Final = "write iter(dataset), iter(dataset.numpy()) or iter(dataset.rows())"
+_PYTHON: Final = "functions are Python and NumPy: give them to dataset.map"
 _LISTS: Final = "write dataset.batch(n), which keeps lists at their own lengths"
 _LOOP: Final = "go over dataset.numpy() in a loop"
 FOREIGN: Final = {
@@ -73,6 +75,8 @@ FOREIGN: Final = {
     "DistributeOptions": _OF_DATASETS,
     "ExternalStatePolicy": "functions travel with what they hold",
     "FixedLengthRecordDataset": _GENERATOR,
+    "Iterator": _ITERATOR,
+    "NumpyIterator": _ITERATOR,
     "OptimizationOptions": _OF_DATASETS,
     "Options": _OF_DATASETS,
     "RandomDataset": "map Dataset.range(n) with a function that draws numbers",
@@ -93,6 +97,7 @@ FOREIGN: Final = {
     "enumerate_dataset": "write dataset.enumerate()",
     "experimental": _HERE,
     "from_list": "write Dataset.from_table(pyarrow.Table.from_pylist(rows))",
+    "get_next_as_optional": "write next(iterator, None)",
     "get_single_element": "take next(iter(dataset)), a record batch",
     "group_by_reducer": _TABLE,
     "group_by_window": _METHOD,
@@ -101,9 +106,11 @@ FOREIGN: Final = {
     "make_batched_features_dataset": _EXAMPLES,
     "make_csv_dataset": "write Dataset.from_csv(paths)",
     "map_and_batch": "write dataset.map(fn).batch(n)",
+    "numpy_function": _PYTHON,
     "parallel_interleave": "write dataset.interleave(fn, cycle_length)",
     "parse_example_dataset": _EXAMPLES,
     "prefetch_to_device": _TO_DEVICE,
+    "py_function": _PYTHON,
     "rejection_resample": "filter by a function that draws numbers",
     "scan": _LOOP,
     "service": _HERE,
@@ -112,6 +119,7 @@ FOREIGN: Final = {
     "take_while": f"{_LOOP}, and break",
     "unbatch": _METHOD,
     "unique": _TABLE,
+    "zip": _METHOD,
 }
 
 

@@ -107,6 +107,10 @@ class DatasetIterator:
     def __next__(self) -> pa.RecordBatch:
         return self.next_as(_as_it_is)
 
+    def get_next(self) -> pa.RecordBatch:
+        """Does what ``next(iterator)`` does, as in TensorFlow."""
+        return next(self)
+
     def next_as(self, form: Callable[[pa.RecordBatch], Form]) -> Form:
         """Returns the next batch, converted by `form`.
 

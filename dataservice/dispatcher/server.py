@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from dataservice.config import DispatcherConfig
+from dataservice.config import OF_DISPATCHER_CONFIG, DispatcherConfig
 from dataservice.dispatcher.endpoint import DispatcherEndpoint
 from dataservice.dispatcher.planning import preload
 from dataservice.dispatcher.scaling_command import ScalingCommand
@@ -31,6 +31,7 @@ from dataservice.runtime.journal import Journal, SqliteJournal
 from dataservice.runtime.pickling.stand_in import StandIn
 from dataservice.runtime.process.ending import end_with_program
 from dataservice.runtime.process.forking import Origin
+from dataservice.runtime.refused_arguments import refuse_arguments
 from dataservice.runtime.rpc import RpcServer
 from dataservice.runtime.threads import StoppableThread, wait_until
 from dataservice.vocabulary import PROTOCOL
@@ -49,6 +50,7 @@ class DispatchServer:
     methods are thread-safe.
     """
 
+    @refuse_arguments("DispatchServer", OF_DISPATCHER_CONFIG)
     def __init__(self, config: DispatcherConfig | None = None, start: bool = True) -> None:
         if config is not None and not isinstance(config, DispatcherConfig):
             raise InvalidTypeError(

@@ -11,7 +11,7 @@ import socket
 import threading
 from typing import Final, NoReturn
 
-from dataservice.config import PORT_PLACEHOLDER, WorkerConfig
+from dataservice.config import OF_WORKER_CONFIG, PORT_PLACEHOLDER, WorkerConfig
 from dataservice.errors import CancelledError, FailedPreconditionError, InvalidTypeError
 from dataservice.runtime.addresses import format_address
 from dataservice.runtime.arguments import limit_s
@@ -24,6 +24,7 @@ from dataservice.runtime.exchanges.local_server import LocalServer
 from dataservice.runtime.listening import is_loopback
 from dataservice.runtime.process.ending import end_with_program
 from dataservice.runtime.process.forking import Origin
+from dataservice.runtime.refused_arguments import refuse_arguments
 from dataservice.runtime.threads import wait_until
 from dataservice.vocabulary import PROTOCOL, SHARED_MEMORY
 from dataservice.wire.elements import EXCHANGE
@@ -47,6 +48,7 @@ class WorkerServer:
     its dispatcher for `dispatcher_timeout_ms` stops, and `join` raises the reason.
     """
 
+    @refuse_arguments("WorkerServer", OF_WORKER_CONFIG)
     def __init__(self, config: WorkerConfig, start: bool = True) -> None:
         if not isinstance(config, WorkerConfig):
             raise InvalidTypeError(

@@ -99,6 +99,10 @@ class TrainerIterator:
                 run.keep(self, kept)  # type: ignore[union-attr]
             return kept.element
 
+    def get_next(self) -> Any:
+        """Does what ``next(iterator)`` does, as in TensorFlow."""
+        return next(self)
+
     def _take(self, keeps: bool) -> TakenElement:
         iterator: Any = self._open()
         position = None

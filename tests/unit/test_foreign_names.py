@@ -17,6 +17,7 @@ import pytest
 import dataservice as ds
 import pstrain as ps
 from dataservice import public_names
+from dataservice.config import OF_DISPATCHER_CONFIG, OF_WORKER_CONFIG
 from dataservice.dataset import foreign_arguments as of_tf_data
 from dataservice.dataset import foreign_names
 from pstrain import coordinator
@@ -24,6 +25,7 @@ from pstrain.errors import InvalidTypeError
 from pstrain.porting import foreign_arguments
 from pstrain.porting import foreign_names as of_keras
 from pstrain.strategy import replica
+from pstrain.trainer.resources import TrainerIterator
 
 
 @pytest.mark.parametrize("name", foreign_names._REMEDIES)
@@ -120,6 +122,15 @@ def test_embedding_of_lists_names_combiner_and_reset_states_works() -> None:
     assert np.isnan(metric.result())
 
 
+def test_iterators_have_get_next() -> None:
+    batches = iter(ds.Dataset.range(4).batch(2))
+    assert batches.get_next()["id"].to_pylist() == [0, 1]
+    of_trainer = TrainerIterator(lambda: batches)
+    assert of_trainer.get_next()["id"].to_pylist() == [2, 3]
+    with pytest.raises(StopIteration):
+        of_trainer.get_next()
+
+
 def test_restore_failure_is_caught_as_tensorflow_op_error(tmp_path: Path) -> None:
     with pytest.raises(ps.errors.OpError):
         ps.Checkpoint(value=ps.Variable(1.0)).restore(tmp_path / "ckpt-1")
@@ -140,6 +151,8 @@ TAKERS: list[tuple[Callable[..., Any], dict[str, str]]] = [
     (_model().evaluate, foreign_arguments.EVALUATE),
     (_model().predict, foreign_arguments.PREDICT),
     (_model().compile, foreign_arguments.COMPILE),
+    (ds.DispatchServer, OF_DISPATCHER_CONFIG),
+    (ds.WorkerServer, OF_WORKER_CONFIG),
     (ps.layers.Embedding, foreign_arguments.EMBEDDING),
     (ps.layers.Dense, foreign_arguments.DENSE),
     (ps.layers.Dense(2), foreign_arguments.CALL_OF_LAYER),
