@@ -31,11 +31,6 @@ if TYPE_CHECKING:
     from pstrain.coordinator.monitor import MonitorServer
     from pstrain.coordinator.remote_value import RemoteValue
     from pstrain.coordinator.trainer_stats import TrainerStats
-    from pstrain.default_strategy import (
-        get_replica_context,
-        get_strategy,
-        in_cross_replica_context,
-    )
     from pstrain.evaluation import evaluate, predict
     from pstrain.features.category import Category
     from pstrain.features.schema import FeatureSchema
@@ -49,6 +44,11 @@ if TYPE_CHECKING:
     from pstrain.resolvers.union import UnionResolver
     from pstrain.server import Server
     from pstrain.sidecar import SidecarEvaluator
+    from pstrain.strategy.default import (
+        get_replica_context,
+        get_strategy,
+        in_cross_replica_context,
+    )
     from pstrain.strategy.input_sharding import AutoShardPolicy, InputOptions
     from pstrain.strategy.parameter_server import ParameterServerStrategy
     from pstrain.strategy.replica import ReduceOp, ValueContext
@@ -76,12 +76,12 @@ _HOMES = {
     "LocalCluster": "pstrain.launch.local",
     # strategy and variables
     "ParameterServerStrategy": "pstrain.strategy.parameter_server",
-    "get_strategy": "pstrain.default_strategy",
+    "get_strategy": "pstrain.strategy.default",
     "has_strategy": "pstrain.strategy.scope",
     "ReduceOp": "pstrain.strategy.replica",
     "ValueContext": "pstrain.strategy.replica",
-    "get_replica_context": "pstrain.default_strategy",
-    "in_cross_replica_context": "pstrain.default_strategy",
+    "get_replica_context": "pstrain.strategy.default",
+    "in_cross_replica_context": "pstrain.strategy.default",
     "AutoShardPolicy": "pstrain.strategy.input_sharding",
     "InputOptions": "pstrain.strategy.input_sharding",
     "Variable": "pstrain.variables.variable",

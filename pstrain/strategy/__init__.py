@@ -1,7 +1,8 @@
 """Strategies: where variables go, which scope is active, and each trainer's share of the input.
 
 - `parameter_server`: ParameterServerStrategy, for the coordinator; `scope`, `extended`: its parts;
-- `replica`: the part that trainers have too; `input_sharding`: distributed datasets.
+- `replica`: the part that trainers have too; `input_sharding`: distributed datasets;
+- `default`: the strategy outside of all scopes, of one replica without a cluster.
 
 Its name is imported when first used: trainers need the replica without the strategy.
 """

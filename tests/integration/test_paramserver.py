@@ -24,7 +24,6 @@ from dataservice.runtime.process.children import ChildProcess
 from pstrain import initializers
 from pstrain.checkpoints.checkpoint import Checkpoint
 from pstrain.config import ParameterConfig
-from pstrain.default_strategy import get_strategy
 from pstrain.errors import (
     AbortedError,
     DeadlineExceededError,
@@ -37,6 +36,7 @@ from pstrain.errors import (
 )
 from pstrain.paramserver.server import ParameterServer
 from pstrain.strategy import ParameterServerStrategy
+from pstrain.strategy.default import get_strategy
 from pstrain.strategy.scope import has_strategy
 from pstrain.trainer.client import RemoteParameters
 from pstrain.trainer.server_session import ServerSession
