@@ -56,6 +56,18 @@ def test_script_run_again_is_told_its_job_was_read_to_its_end(
     assert len(read_ids(remote)) == 1_000
 
 
+def test_trainer_of_another_host_that_starts_after_the_end_gets_no_rows(
+    service: LocalService,
+) -> None:
+    script = SCRIPT.replace('"train"', '"late-host"')
+    first = run_program(script, service.target, "distributed_epoch")
+    assert first.stdout.split() == ["0", "1000", "1", "1000"], first.stderr
+    elsewhere = "import socket\nsocket.gethostname = lambda: 'another-host'\n" + script
+    late = run_program(elsewhere, service.target, "distributed_epoch")
+    assert late.stdout.split() == ["0", "0", "1", "0"], late.stderr
+    assert "before this program started, on another host" in late.stderr
+
+
 @pytest.mark.parametrize("policy", [OFF, DYNAMIC])
 def test_second_reading_of_a_finished_repetition_is_refused(
     service: LocalService, policy: ds.ShardingPolicy
