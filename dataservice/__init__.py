@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import sys
 from typing import TYPE_CHECKING, Any
 
 from dataservice.public_names import FOREIGN, HOMES, MODULES, resolve
@@ -70,8 +71,8 @@ def __getattr__(name: str) -> Any:
     if name == "__version__":
         return importlib.import_module("dataservice.runtime.installed").installed_version()
     if name not in HOMES and name not in MODULES:
-        hint = f": {FOREIGN[name]}" if name in FOREIGN else ""
-        raise AttributeError(f"module 'dataservice' has no attribute {name!r}{hint}")
+        missing_names = importlib.import_module("dataservice.runtime.missing_names")
+        missing_names.no_name(__name__, name, FOREIGN.get(name), sys._getframe(1))
     value = resolve(name)
     globals()[name] = value
     return value

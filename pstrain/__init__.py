@@ -191,7 +191,7 @@ __all__ = [
 ]
 
 
-_of_home = lazy_getattr(__name__, _HOMES, "PSTRAIN")
+_of_home = lazy_getattr(__name__, _HOMES, "PSTRAIN", depth=2)
 
 
 def __getattr__(name: str) -> Any:

@@ -15,12 +15,13 @@ from typing import Any
 
 
 def lazy_getattr(
-    package: str, homes: Mapping[str, str], remedies: str | None = None
+    package: str, homes: Mapping[str, str], remedies: str | None = None, depth: int = 1
 ) -> Callable[[str], Any]:
     """Returns a ``__getattr__`` for a package, of whose names ``homes`` has the modules.
 
     For other names the error is that of the table ``remedies`` of
-    ``pstrain.porting.foreign_names``.
+    ``pstrain.porting.foreign_names``. The caller of the ``__getattr__`` that is ``depth`` frames
+    away is the one that asks for the name.
     """
 
     def __getattr__(name: str) -> Any:
@@ -28,7 +29,7 @@ def lazy_getattr(
         if name not in homes:
             foreign_names = importlib.import_module("pstrain.porting.foreign_names")
             known = getattr(foreign_names, remedies) if remedies else {}
-            foreign_names.no_attribute(f"module {package!r}", name, known, owner)
+            foreign_names.no_name(package, name, known.get(name), sys._getframe(depth))
         value = getattr(importlib.import_module(homes[name]), name)
         setattr(owner, name, value)
         return value

@@ -10,6 +10,8 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn
 
+from dataservice.runtime.missing_names import no_name as no_name
+
 OPTIMIZER_OBJECT: Final = {
     "build": "slots are made beside the variables, by the first step",
     "compute_gradients": "write tape.gradients(loss)",
@@ -387,7 +389,7 @@ def module_getattr(module: str, remedies: Mapping[str, str]) -> Callable[[str], 
     """Returns a ``__getattr__`` for a module, whose errors name the remedies for these names."""
 
     def __getattr__(name: str) -> NoReturn:
-        no_attribute(f"module {module!r}", name, remedies, sys.modules.get(module))
+        no_name(module, name, remedies.get(name), sys._getframe(1))
 
     return __getattr__
 

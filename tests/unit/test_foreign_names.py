@@ -8,6 +8,7 @@ import json
 import pickle
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -66,6 +67,24 @@ def test_tensorflow_attribute_is_refused_naming_replacement(
         assert name not in dir(holder)
     with pytest.raises(AttributeError, match=r"no attribute 'nothing'$"):
         _ = holder.nothing
+
+
+MODULES = [(holder, remedies) for holder, remedies in HOLDERS if isinstance(holder, ModuleType)]
+
+
+@pytest.mark.parametrize(("module", "remedies"), MODULES)
+def test_import_of_a_tensorflow_name_is_refused_naming_replacement(
+    module: ModuleType, remedies: dict[str, str]
+) -> None:
+    for name, remedy in remedies.items():
+        with pytest.raises(ImportError) as caught:
+            exec(f"from {module.__name__} import {name}", {})
+        assert (
+            str(caught.value) == f"cannot import name {name!r} from {module.__name__!r}: {remedy}"
+        )
+        assert not hasattr(module, name)
+    with pytest.raises(ImportError, match=r"cannot import name 'nothing' from .* \(.*\.py\)$"):
+        exec(f"from {module.__name__} import nothing", {})
 
 
 def test_unknown_dataset_attribute_is_plain_attribute_error() -> None:
