@@ -67,7 +67,9 @@ class GradientTape(Hinting):
 
     _remedies = foreign_names.TAPE
 
-    @refuse_arguments("GradientTape", foreign_arguments.NEW_TAPE)
+    @refuse_arguments(
+        "GradientTape", foreign_arguments.NEW_TAPE, asking_by_false=("watch_accessed_variables",)
+    )
     def __init__(self, persistent: bool = False) -> None:
         check_true_or_false(persistent=persistent)
         self._seen = Record()

@@ -18,6 +18,7 @@ from dataservice.runtime.number_arrays import to_axes
 from pstrain.errors import InvalidArgumentError, InvalidTypeError
 from pstrain.gradients.recording import leaf
 from pstrain.gradients.tensor import Tensor, as_tensor
+from pstrain.gradients.training_argument import takes_training
 from pstrain.porting import foreign_arguments, foreign_names
 from pstrain.porting.foreign_arguments import refuse_arguments
 from pstrain.porting.foreign_names import Hinting
@@ -89,6 +90,7 @@ class Layer(ArrayAccess, Freezable, Hinting, ABC):
         Records on the active tape.
         """
 
+    @takes_training
     @refuse_arguments("a layer", foreign_arguments.CALL_OF_LAYER, beyond="a second input")
     def __call__(self, inputs: Any) -> Any:
         """Fetches and computes, for a layer that is used alone or in an experiment."""

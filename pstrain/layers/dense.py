@@ -14,6 +14,7 @@ from pstrain import buffers, initializers
 from pstrain.errors import FailedPreconditionError, InvalidArgumentError, InvalidTypeError
 from pstrain.gradients.recording import record
 from pstrain.gradients.tensor import Tensor
+from pstrain.gradients.training_argument import takes_training
 from pstrain.kernels import losses, network
 from pstrain.layers.base import Layer, as_matrix, whole_leaves
 from pstrain.porting import foreign_arguments, foreign_names
@@ -105,6 +106,7 @@ class Dense(Layer, Maker):
             name = f"{self.name}/bias"
             self.variables.append(create_variable(bias, shape=(self.units,), name=name))
 
+    @takes_training
     @refuse_arguments("a layer", foreign_arguments.CALL_OF_LAYER, beyond="a second input")
     def __call__(self, inputs: Any) -> Any:
         matrix = as_matrix(self.name, inputs)

@@ -21,6 +21,7 @@ from pstrain.features.bags import Pooling, check_pooling, of_ids
 from pstrain.features.schema import Features
 from pstrain.gradients.recording import record, record_all
 from pstrain.gradients.tensor import Tensor
+from pstrain.gradients.training_argument import takes_training
 from pstrain.kernels import embedding as kernels
 from pstrain.layers.base import Layer, contiguous_rows, whole_leaf
 from pstrain.layers.pooling import FieldRows, field_rows
@@ -117,6 +118,7 @@ class Embedding(Layer):
             )
         return ids + (np.cumsum(sizes) - sizes)
 
+    @takes_training
     @refuse_arguments("a layer", foreign_arguments.CALL_OF_LAYER, beyond="a second input")
     def __call__(self, inputs: Any) -> Any:
         return super().__call__(self.features(inputs))

@@ -21,6 +21,7 @@ from pstrain.errors import FailedPreconditionError, InvalidArgumentError, Invali
 from pstrain.features.online_columns import OnlineColumns
 from pstrain.features.schema import Features, FeatureSchema
 from pstrain.gradients.tensor import Tensor, as_tensor
+from pstrain.gradients.training_argument import takes_training
 from pstrain.layers.base import Layer
 from pstrain.losses import BinaryCrossentropy, check_log_loss, sigmoid
 from pstrain.models.weights import Weights
@@ -110,6 +111,7 @@ class Model(Weights, Hinting, ABC):
     def compute(self, values: Sequence[Sequence[Any]], features: Features) -> Tensor:
         """Computes logits, float32 [n, 1], from each layer's fetched values."""
 
+    @takes_training
     @refuse_arguments("a model", foreign_arguments.CALL)
     def forward(self, batch: Batch) -> Tensor:
         """Returns logits, float32 [n, 1], by one fetch; records on the active tape.

@@ -25,10 +25,7 @@ FIT: Final = {
 }
 EVALUATE: Final = {name: FIT[name] for name in ("x", "y", "workers")}
 PREDICT: Final = {"x": FIT["x"], "workers": _READING}
-CALL: Final = {
-    "training": "under a GradientTape it trains, elsewhere it predicts: leave it out",
-    "mask": "lists are as long as they are",
-}
+CALL: Final = {"mask": "lists are as long as they are"}
 CALL_OF_LAYER: Final = CALL | {
     "a second input": "several inputs are one tuple, as in layer((x0, x))",
 }

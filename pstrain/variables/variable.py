@@ -109,7 +109,9 @@ class Variable(BaseVariable):
     copy for each trainer.
     """
 
-    @refuse_arguments("Variable", foreign_arguments.NEW_VARIABLE)
+    @refuse_arguments(
+        "Variable", foreign_arguments.NEW_VARIABLE, asking_by_false=("validate_shape",)
+    )
     def __new__(
         cls,
         initial_value: Any = None,

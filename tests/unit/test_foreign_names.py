@@ -223,6 +223,37 @@ def test_keras_argument_is_refused_naming_replacement(
         assert f"takes no argument {name!r}: {remedy}" in str(caught.value)
 
 
+@pytest.mark.parametrize("nothing", [None, False])
+def test_keras_argument_that_asks_for_nothing_is_left_out(nothing: Any) -> None:
+    assert ps.optimizers.Adam(0.1, amsgrad=nothing).learning_rate == 0.1  # type: ignore[call-arg]
+    assert ps.layers.Dense(2, kernel_regularizer=nothing).units == 2  # type: ignore[call-arg]
+    assert ds.Dataset.range(3).map(lambda c: c, name=nothing).to_table().num_rows == 3  # type: ignore[call-arg]
+    with pytest.raises(InvalidTypeError, match="no argument 'amsgrad'"):
+        ps.optimizers.Adam(0.1, amsgrad=True)  # type: ignore[call-arg]
+
+
+def test_keras_argument_that_asks_by_being_false_is_refused() -> None:
+    with pytest.raises(InvalidTypeError, match="no argument 'watch_accessed_variables'"):
+        ps.GradientTape(watch_accessed_variables=False)  # type: ignore[call-arg]
+    with pytest.raises(InvalidTypeError, match="no argument 'validate_shape'"):
+        ps.Variable(1.0, validate_shape=False)  # type: ignore[call-arg]
+
+
+def test_training_argument_says_what_the_tape_says() -> None:
+    rows = {"d": np.zeros(2, np.float32)}
+    dense, table, model = ps.layers.Dense(1), ps.layers.Embedding(3, 2), _model()
+    calls: list[tuple[Any, Any]] = [(dense, [[1.0]]), (table, np.array([1])), (model, rows)]
+    for called, inputs in calls:
+        plain = called(inputs, training=False)
+        with ps.GradientTape():
+            traced = called(inputs, training=True)
+            with pytest.raises(ValueError, match=r"training=False, .* here is one\."):
+                called(inputs, training=False)
+        assert np.array_equal(np.asarray(plain), traced.numpy())
+        with pytest.raises(ValueError, match=r"training=True, .* here is none\."):
+            called(inputs, training=True)
+
+
 @pytest.mark.parametrize(
     ("data", "remedy"),
     [
