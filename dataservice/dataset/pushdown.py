@@ -16,7 +16,6 @@ import pyarrow.compute as pc
 
 from dataservice.dataset.expression_kernels import OPERATIONS, members
 from dataservice.dataset.expressions import Expression
-from dataservice.errors import SchemaError
 
 
 class _Wanted(enum.Enum):
@@ -84,10 +83,7 @@ def _membership(expression: Expression, schema: pa.Schema, wanted: _Wanted) -> p
         return None
     name = argument.parameters[0]
     field = _field(name, schema)
-    try:
-        return None if field is None else field.isin(members(schema.field(name).type, listed))
-    except SchemaError:  # comparing the rows in the same way raises it again
-        return None
+    return None if field is None else field.isin(members(schema.field(name).type, listed))
 
 
 def _may_keep_nan(expression: Expression, schema: pa.Schema, wanted: _Wanted) -> bool:

@@ -86,6 +86,21 @@ def test_pushed_down_filter_keeps_nan_rows(tmp_path: pathlib.Path, condition: Ex
     assert len(found) == Dataset.from_table(table).filter(condition).to_table().num_rows
 
 
+@pytest.mark.parametrize(
+    "condition",
+    [
+        ~(col("i") < math.nan),
+        ~(lit(math.nan) >= col("i")),
+        (col("i") > 1) | ~(col("i") <= math.nan),
+        col("i") != math.nan,
+    ],
+)
+def test_row_groups_are_not_ruled_out_by_nan(tmp_path: pathlib.Path, condition: Expression) -> None:
+    pq.write_table(pa.table({"i": [1, 2, 5]}), tmp_path / "a.parquet")
+    found = Dataset.from_parquet(str(tmp_path), filter=condition).to_table()
+    assert found["i"].to_pylist() == [1, 2, 5]
+
+
 def test_types_with_incomparable_statistics_are_still_filtered(tmp_path: pathlib.Path) -> None:
     values = [decimal.Decimal("0.50"), None, decimal.Decimal("1.50")]
     data = write_row_groups(
@@ -98,6 +113,8 @@ def test_types_with_incomparable_statistics_are_still_filtered(tmp_path: pathlib
     assert data.filter(col("price").is_null()).to_table().num_rows == 1
     with pytest.raises(SchemaError, match="cannot compute"):
         data.filter(col("price") > "a").to_table()
+    with pytest.raises(SchemaError, match=r"is_in.* takes values of one type"):
+        data.filter(col("price").is_in([1, "a"])).to_table()
     halves = write_row_groups(tmp_path, h=pa.array([0.5, None, 2.0], pa.float16()))
     assert halves.filter(col("h") > 1).to_table()["h"].to_pylist() == [2.0]
     assert halves.filter(col("h").is_in([0.5])).to_table()["h"].to_pylist() == [0.5]
