@@ -451,6 +451,13 @@ def test_early_stopping_stops_after_patience_epochs_without_improvement() -> Non
         ps.callbacks.EarlyStopping("val_acu").on_epoch_end(0, {"loss": 1.0, "val_auc": 0.5})
 
 
+def test_early_stopping_says_when_it_stops_if_told_to(capsys: pytest.CaptureFixture[str]) -> None:
+    assert stopped_after([3, 3]) == 1
+    assert not capsys.readouterr().out
+    assert stopped_after([3, 3], verbose=1) == 1
+    assert capsys.readouterr().out == "epoch 2: val_loss no longer improves; stopping\n"
+
+
 def test_early_stopping_exposes_best_epoch_and_wait() -> None:
     stop = ps.callbacks.EarlyStopping("val_loss", patience=3)
     stop.on_train_begin()
@@ -461,6 +468,10 @@ def test_early_stopping_exposes_best_epoch_and_wait() -> None:
     again.load_state_dict(stop.state_dict())
     for each in (stop, again):
         assert (each.best, each.best_epoch, each.wait) == (2.0, 1, 2)
+        each.on_epoch_end(4, {"val_loss": 2.1})
+        assert each.stopped_epoch == 4
+        each.load_state_dict({"best": 2.0, "bad_epochs": 2})  # of an older version
+        assert (each.best_epoch, each.stopped_epoch, each.wait) == (0, 0, 2)
     stop.on_train_begin()
     assert (stop.best, stop.best_epoch, stop.wait) == (None, 0, 0)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import pathlib
 import pickle
 from typing import Any
 
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from sklearn import metrics as sklearns
 from sklearn.metrics import accuracy_score, log_loss, roc_auc_score
 
+from pstrain.checkpoints.checkpoint import Checkpoint
 from pstrain.errors import DataError, FailedPreconditionError, InvalidArgumentError
 from pstrain.metrics import (
     AUC,
@@ -258,6 +260,14 @@ def test_merge_state_adds_examples_of_other_metrics(kind: type) -> None:
         first.merge_state([Mean()])
 
 
+def test_merge_state_refuses_another_shape_and_adds_nothing_of_it() -> None:
+    first, other = AUC(bins=8), AUC(bins=16)
+    other.update_state([0, 1], [0.25, 0.75])
+    with pytest.raises(InvalidArgumentError, match=r"shape \(8, 2, 2\)"):
+        first.merge_state([other])
+    assert math.isnan(first.result())
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_metric_accumulates_until_reset_state(kind: type) -> None:
     metric = kind()
@@ -268,6 +278,38 @@ def test_metric_accumulates_until_reset_state(kind: type) -> None:
     assert metric.result() == _value(metric, labels, probabilities)
     metric.reset_state()
     assert math.isnan(metric.result())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_metric_without_examples_is_reset_merged_and_saved(
+    kind: type, tmp_path: pathlib.Path
+) -> None:
+    metric, trained = kind(), kind()
+    metric.reset_state()
+    metric.update_state([], [], sample_weight=[])
+    metric.merge_state([kind()])
+    assert math.isnan(metric.result())
+    trained.update_state(*_examples(100, 0))
+    path = Checkpoint(metric=trained).save(tmp_path)
+    unused = kind()
+    Checkpoint(metric=unused).restore(path)
+    assert unused.result() == trained.result()
+    Checkpoint(metric=kind()).save(tmp_path)
+
+
+def test_called_metric_weighs_examples_and_returns_its_value() -> None:
+    metric = Accuracy()
+    assert metric([1, 0], [0.75, 0.75], sample_weight=[3.0, 1.0]) == 0.75
+    assert metric([1], [0.25]) == 0.6
+
+
+def test_metric_in_the_form_of_keras_is_refused_where_its_class_is_made() -> None:
+    methods = {"result": lambda _: 0.0, "update_state": lambda *_: None}
+    for name, method in methods.items():
+        with pytest.raises(TypeError, match="metric Mine overrides update_state and result"):
+            type("Mine", (Metric,), {name: method})
+        type("Mine", (Accuracy,), {name: method})  # has an update
+        type("Mine", (Metric,), {name: method, "update": lambda *_: None})
 
 
 @pytest.mark.parametrize("kind", KINDS)

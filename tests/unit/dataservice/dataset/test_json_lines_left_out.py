@@ -23,7 +23,12 @@ from hypothesis import strategies as st
 import dataservice as ds
 from dataservice.dataset.sources import json_lines, read_ahead
 from dataservice.dataset.sources.bisection import REFUSED_MAX
-from dataservice.dataset.sources.json_lines import TooLongError, blocks_of_lines, read_blocks
+from dataservice.dataset.sources.json_lines import (
+    ObjectLinesFile,
+    TooLongError,
+    blocks_of_lines,
+    read_blocks,
+)
 from dataservice.errors import FailedPreconditionError, InvalidArgumentError, SourceError
 
 DEADLINE_S = 30.0
@@ -62,6 +67,26 @@ def test_each_line_is_a_row_or_is_refused(
     wanted = [each for each in lines if each.strip() and each not in BAD]
     assert read == [json.loads(each)["x"] for each in wanted]
     assert [each.text for each in refused] == [each.strip() for each in lines if each in BAD]
+
+
+@pytest.mark.parametrize("size", [*range(1, 30), 1_000])
+def test_a_file_ends_before_a_line_that_is_null_however_it_is_read(size: int) -> None:
+    rows = b'{"x": null}\n{"null": 1}\n\n {"y":\tnull, "z": "a null"}\n'
+
+    def read(text: bytes) -> tuple[bytes, list[Any]]:
+        faults: list[Any] = []
+        file, whole = ObjectLinesFile(io.BytesIO(text), faults), b""
+        while part := bytes(file.read(size)):
+            whole += part
+        return whole, faults
+
+    assert read(rows) == (rows, [])
+    for null in (b"null\n", b" \t null"):
+        whole, faults = read(rows + null + rows)
+        assert [str(fault) for fault in faults] == ["a line is null, where each must be an object"]
+        # Its beginning may have been read before its end.
+        assert whole.startswith(rows)
+        assert (rows + null.rstrip()[:-1]).startswith(whole)
 
 
 def blocks_of(*xs: int) -> Iterator[bytes]:
