@@ -223,7 +223,7 @@ class TrainingSession:
                 if not is_in_session:
                     self._strategy.rejoin()
                     is_in_session = True
-                self._try_to_initialise(may_be_new=not is_recovery)
+                self._try_to_initialise()
             except ServerRestartedError as error:
                 logger.warning("the chief gives the variables their values again: %s", error)
                 is_in_session = False
@@ -236,7 +236,7 @@ class TrainingSession:
             attempt,
         )
 
-    def _try_to_initialise(self, *, may_be_new: bool) -> None:
+    def _try_to_initialise(self) -> None:
         has_saved = self._manager is not None and self._manager.latest_checkpoint is not None
         if has_saved:
             # In a cluster the other workers restore nothing, and have set their own rates.
@@ -245,7 +245,7 @@ class TrainingSession:
             self.restored_from = str(restored)
             logger.info("the chief resumes from %s", self.restored_from)
         self._strategy.confirm_values(are_restored=has_saved)
-        if self._init_fn is not None and may_be_new and not has_saved:
+        if self._init_fn is not None and not has_saved:
             self._init_fn()
         if self._strategy.membership is not None:
             self._strategy.membership.publish_ready()

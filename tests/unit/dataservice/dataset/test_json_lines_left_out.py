@@ -26,6 +26,7 @@ from dataservice.dataset.sources.bisection import REFUSED_MAX
 from dataservice.dataset.sources.json_lines import (
     ObjectLinesFile,
     TooLongError,
+    agreeing_lines,
     blocks_of_lines,
     read_blocks,
 )
@@ -87,6 +88,12 @@ def test_a_file_ends_before_a_line_that_is_null_however_it_is_read(size: int) ->
         # Its beginning may have been read before its end.
         assert whole.startswith(rows)
         assert (rows + null.rstrip()[:-1]).startswith(whole)
+
+
+def test_null_values_agree_with_values_of_all_kinds() -> None:
+    lines = b'{"x": null, "y": [null]}\n{"x": null, "y": []}\n{"x": 1, "y": [1.5]}\n'
+    assert agreeing_lines(lines + b'garbage\n{"x": [1]}\n') == lines
+    assert agreeing_lines(b"") == b""
 
 
 def blocks_of(*xs: int) -> Iterator[bytes]:
