@@ -48,7 +48,11 @@ from dataservice.dataset.sources.opening import (
 from dataservice.dataset.sources.read_ahead import ReadAheadBatches
 from dataservice.dataset.sources.reference import Reference, completed
 from dataservice.dataset.sources.unsigned import with_unsigned
-from dataservice.dataset.sources.whole_files import WholeFilesSource, with_compressions
+from dataservice.dataset.sources.whole_files import (
+    WholeFilesSource,
+    stated_schema,
+    with_compressions,
+)
 from dataservice.dataset.stream import RunContext
 from dataservice.errors import (
     DataServiceError,
@@ -90,11 +94,7 @@ class CsvSource(WholeFilesSource):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.schema is not None:
-            if not isinstance(self.schema, pa.Schema) or not len(self.schema):
-                raise InvalidTypeError(
-                    f"schema must be a pyarrow.Schema with columns, got {self.schema!r}"
-                )
-            object.__setattr__(self, "schema", plain_schema(self.schema))
+            object.__setattr__(self, "schema", stated_schema(self.schema, "from_csv"))
         if self.unexpected_columns is None:
             unexpected = "error" if self.schema is None else "ignore"
             object.__setattr__(self, "unexpected_columns", unexpected)

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Final, TypeAlias
 import pyarrow as pa
 import pyarrow.json as pajson
 
-from dataservice.dataset.columns import no_rows, require_distinct
+from dataservice.dataset.columns import no_rows
 from dataservice.dataset.node import register_node
 from dataservice.dataset.plain_types import plain_schema
 from dataservice.dataset.sources.files import InputFile, first_readable
@@ -35,12 +35,15 @@ from dataservice.dataset.sources.opening import decompressed, opened
 from dataservice.dataset.sources.read_ahead import ReadAheadBatches
 from dataservice.dataset.sources.reference import Reference, completed
 from dataservice.dataset.sources.unsigned import with_unsigned
-from dataservice.dataset.sources.whole_files import WholeFilesSource, with_compressions
+from dataservice.dataset.sources.whole_files import (
+    WholeFilesSource,
+    stated_schema,
+    with_compressions,
+)
 from dataservice.dataset.stream import RunContext
 from dataservice.errors import (
     DataServiceError,
     InvalidArgumentError,
-    InvalidTypeError,
     SchemaError,
     SourceError,
 )
@@ -84,12 +87,7 @@ class JsonSource(WholeFilesSource):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.schema is not None:
-            if not isinstance(self.schema, pa.Schema) or not len(self.schema):
-                raise InvalidTypeError(
-                    f"schema must be a pyarrow.Schema with columns, got {self.schema!r}"
-                )
-            require_distinct(self.schema.names, what="the schema given to from_json")
-            object.__setattr__(self, "schema", plain_schema(self.schema))
+            object.__setattr__(self, "schema", stated_schema(self.schema, "from_json"))
         if self.unexpected_fields is None:
             unexpected = "error" if self.schema is None else "ignore"
             object.__setattr__(self, "unexpected_fields", unexpected)

@@ -13,10 +13,13 @@ from contextlib import closing
 
 import pyarrow as pa
 
+from dataservice.dataset.columns import require_distinct
+from dataservice.dataset.plain_types import plain_schema
 from dataservice.dataset.sources.base import FileSource
 from dataservice.dataset.sources.files import InputFile, read_unchanged
 from dataservice.dataset.sources.opening import COMPRESSIONS
 from dataservice.dataset.stream import RunContext
+from dataservice.errors import InvalidTypeError
 from dataservice.sharding import Split
 from dataservice.split_table import SplitTable
 
@@ -58,6 +61,14 @@ class WholeFilesSource(FileSource):
 
     def describe(self, split: Split, first_row: int, end_row: int) -> str:
         return f"{split.path} rows {first_row}..{end_row - 1}"
+
+
+def stated_schema(schema: pa.Schema, operator: str) -> pa.Schema:
+    """Returns the schema that a user gave to a source, checked and in plain types."""
+    if not isinstance(schema, pa.Schema) or not len(schema):
+        raise InvalidTypeError(f"schema must be a pyarrow.Schema with columns, got {schema!r}")
+    require_distinct(schema.names, what=f"the schema given to {operator}")
+    return plain_schema(schema)
 
 
 def with_compressions(*suffixes: str) -> tuple[str, ...]:

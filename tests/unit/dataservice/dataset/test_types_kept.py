@@ -108,6 +108,7 @@ TWICE = pa.schema([("a", pa.int64()), ("a", pa.int64())])
     [
         lambda: ds.Dataset.from_generator(lambda: [{"a": 1}], TWICE),
         lambda: ds.Dataset.from_json("a.json", schema=TWICE),
+        lambda: ds.Dataset.from_csv("a.csv", schema=TWICE),
         lambda: ds.Dataset.from_tfrecord("a.tfrecord", features=TWICE),
         lambda: ds.Dataset.range(2).map(lambda columns: columns, schema=TWICE),
         lambda: (
