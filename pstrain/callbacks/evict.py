@@ -43,7 +43,6 @@ class Evict(Callback):
     @reads_logs_where(lambda _self, _batch: False)
     def on_train_batch_end(self, batch: int, logs: Logs) -> None:  # noqa: ARG002
         self._steps += batch - self._reported
-        self._reported = batch
         if self._steps >= self._every_steps:
             self._steps = 0
             self.evicted += self.model.evict(self._keep)

@@ -88,7 +88,7 @@ class Membership:
 
         Also withdraws an earlier report of ``worker`` that it is done.
         """
-        previous = (self._parameters.session, self._stage) if self._stage else None
+        previous = self._parameters.session, self._stage
         self._await(lambda: self._enter_training(previous) and self._withdraw_report(worker))
 
     def await_ready(self) -> None:

@@ -81,9 +81,9 @@ def of_rate_before(_epoch: int, rate: float, /) -> float:
     ("schedule", "rates"),
     [
         (of_rate_before, [0.25, 0.125]),
-        (lambda epoch, scale=0.5: scale / (epoch + 1), [0.5, 0.25]),
-        (lambda epoch, *, scale=0.5: scale / (epoch + 1), [0.5, 0.25]),
-        (lambda epoch, *_: 0.5 / (epoch + 1), [0.5, 0.25]),
+        (lambda epoch, scale=2.0: scale / (epoch + 1), [2.0, 1.0]),
+        (lambda epoch, *, scale=2.0: scale / (epoch + 1), [2.0, 1.0]),
+        (lambda epoch, *more: 2.0 / (epoch + 1 + len(more)), [2.0, 1.0]),
         (functools.partial(max, 0.1), [0.1, 1.0]),  # has no signature that could be asked for
     ],
 )

@@ -78,6 +78,12 @@ def test_length_of_an_epoch_is_that_of_the_one_before() -> None:
     bar.on_epoch_begin(1)
     bar.on_train_batch_end(3, LOGS)
     assert "]  50%" in stream.getvalue()
+    given = begun_bar(stream := NotebookStream())
+    given.on_epoch_end(1, LOGS | {"examples": 500.0})
+    for examples, share in ((250.0, "25%"), (2_500.0, "100%")):
+        given.on_epoch_begin(2)
+        given.on_train_batch_end(3, LOGS | {"examples": examples})
+        assert f"] {share:>4}" in stream.getvalue().rpartition("\r")[2]
 
 
 def test_share_of_an_epoch_is_that_of_its_steps_if_these_are_limited() -> None:
@@ -93,6 +99,9 @@ def test_each_line_is_written_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
         buffered = type("Buffered", (io.TextIOWrapper,), {"__module__": name})(io.BytesIO())
         begun_bar(buffered).on_epoch_end(1, LOGS)
         assert buffered.buffer.getvalue().startswith(begins)
+    monkeypatch.setenv("COLUMNS", "60")
+    begun_bar(stream := io.StringIO()).on_epoch_end(1, LOGS)
+    assert f"[{20 * '='}] 100%" in stream.getvalue(), "a file has no width"
 
 
 @pytest.mark.parametrize(("columns", "width"), [(60, 5), (90, 15), (200, 20)])

@@ -169,9 +169,12 @@ def test_workers_follow_the_chief_into_the_session_that_it_begins_after_a_loss()
 
 def test_session_of_a_coordinator_or_without_variables_is_not_entered() -> None:
     servers, _, worker = begun()
-    for kind in ("", "-v1"):
+    variables = list(servers.values.items())
+    for kind, has_variables in (("", True), ("-v1", False)):
         session = new_session([servers.each[0].status()["session"]], kind)
         for each in servers.each:
             each.begin(session)
+        if has_variables:
+            servers.values |= {(session, number): value for (_, number), value in variables}
         with pytest.raises(DeadlineExceededError):
             worker.enter()
