@@ -111,8 +111,10 @@ def test_evaluation_outside_of_training_is_written_at_the_step_of_the_values(
     for _ in range(2):
         callbacks.test_end({"loss": 0.5})
     assert scalars(tmp_path / "validation") == [(step, "evaluation_loss_vs_iterations", 0.5)] * 2
-    begun(TensorBoard(tmp_path / "plain")).test_end({"loss": 0.5})
     assert not (tmp_path / "train").exists()
+    train(callbacks, [])
+    callbacks.test_end({"loss": 0.75})
+    assert (step, "evaluation_loss_vs_iterations", 0.75) in scalars(tmp_path / "validation")
 
 
 def test_model_without_optimizer_is_evaluated_at_step_0(tmp_path: pathlib.Path) -> None:
