@@ -20,6 +20,7 @@ def check_invariants(state: CoordinatorState) -> None:
     _check_lines(state)
     _check_inputs(state)
     _check_trainers(state)
+    _check_ends(state)
 
 
 def _check_places(state: CoordinatorState) -> None:
@@ -38,8 +39,8 @@ def _check_places(state: CoordinatorState) -> None:
     assert set(state.parts) <= set(state.attempts)
     assert set(state.ended_runs) <= set(state.attempts)
     assert set(state.priorities) <= set(state.attempts)
-    assert set(state.exhausted_on) <= set(state.attempts) - set(state.bound)
-    assert all(met and met <= state.trainers.keys() for met in state.exhausted_on.values())
+    assert set(state.ends.reads) <= set(state.attempts) - set(state.bound)
+    assert set(state.ends._needs) <= set(state.attempts) - set(state.bound)
     assert set(state.bound) <= set(state.attempts)
     assert set(state.round.old_rounds) <= set(state.attempts)
     assert state.reported <= set(state.attempts)
@@ -87,8 +88,7 @@ def _check_trainers(state: CoordinatorState) -> None:
     live = {index for index, trainer in state.trainers.items() if not trainer.is_silenced}
     assert state.unsettled == state.trainers.keys() - live
     assert state.round.trainers.fresh.keys() == live - state.round.trainers.used.keys()
-    assert live == {index for index in state.trainers if index in state.clocks}
-    assert state.clocks.slowest == min((state.clocks[index] for index in live), default=0)
+    _check_clocks(state, live)
     in_use = {index: used for used, index in state.free.by_use()}
     trainers = {index: state.trainers[index] for index in live}
     assert in_use == {i: len(each.running) + len(each.dropping) for i, each in trainers.items()}
@@ -97,16 +97,49 @@ def _check_trainers(state: CoordinatorState) -> None:
     assert state.holds >= 0
 
 
+def _check_clocks(state: CoordinatorState, live: set[int]) -> None:
+    """Checks that the slowest trainer is one that has something to run, or may get it."""
+    assert live == {index for index in state.trainers if index in state.clocks}
+    idle = {
+        index
+        for index in live & state.ends.trainers
+        if all(closure in state.bound for closure in state.trainers[index].running)
+    }
+    clocks = [state.clocks[index] for index in live - idle]
+    assert state.clocks.slowest == min(clocks, default=state.clocks.slowest)
+
+
+def _check_ends(state: CoordinatorState) -> None:
+    """Checks that what is indexed by needs agrees with what was noted of trainers and closures."""
+    ends = state.ends
+    assert ends.trainers <= state.trainers.keys()
+    assert ends.trainers == set().union(*ends._ended_on.values())
+    waiting = {closure for _, closures in ends.waiting() for closure in closures}
+    assert waiting == {c for c in ends._needs if c in state.waiting}
+    for needs, closures in ends.waiting():
+        assert closures
+        assert all(ends._needs[closure] == needs for closure in closures)
+    for needs, trainers in ends._at_end.items():
+        assert trainers == set.intersection(*(ends._ended_on[each] for each in needs))
+        elsewhere = [(used, t) for used, t in state.free.by_use() if t not in trainers]
+        assert sorted(ends._elsewhere[needs].by_use()) == sorted(elsewhere)
+        assert Counter(ends._elsewhere[needs]) == Counter(
+            t for t in state.free if t not in trainers
+        )
+
+
 def _check_near(state: CoordinatorState, live: set[int]) -> None:
     """Checks that `ssp` finds all trainers with a free slot that may start a closure."""
     if not isinstance(state.consistency, Ssp):
         return
-    assert isinstance(state.free, NearSlots)
-    near, slowest = Counter(state.free.near), state.clocks.slowest
-    for index in live:
-        running = len(state.trainers[index].running)
-        is_near = state.consistency.may_start(state.clocks[index], running, slowest)
-        assert near[index] == (state.free.of(index) if is_near else 0)
+    slowest = state.clocks.slowest
+    for free in (state.free, *state.ends._elsewhere.values()):
+        assert isinstance(free, NearSlots)
+        near = Counter(free.near)
+        for index in live:
+            running = len(state.trainers[index].running)
+            is_near = state.consistency.may_start(state.clocks[index], running, slowest)
+            assert near[index] == (free.of(index) if is_near else 0)
 
 
 def check_dependencies(dependencies: Dependencies) -> None:

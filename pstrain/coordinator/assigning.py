@@ -17,6 +17,7 @@ from itertools import islice
 from pstrain.consistency import Ssp, Sync
 from pstrain.coordinator import events as ev
 from pstrain.coordinator import exhausted, rounds
+from pstrain.coordinator.free_slots import FreeSlots
 from pstrain.coordinator.near_slots import NearSlots
 from pstrain.coordinator.run_times import AHEAD_MAX
 from pstrain.coordinator.state import CoordinatorState, Trainer
@@ -33,33 +34,36 @@ def assign(
 ) -> ev.Events:
     """Starts waiting closures in queue order.
 
-    ``ahead``: how many closures a trainer may hold, this one included; 0: only as it has slots;
-    never more than ``ahead_max``.
+    While ends of data are known, these are only closures that need the same data as the first: the
+    next decision may start more. ``ahead``: how many closures a trainer may hold, this one
+    included; 0: only as it has slots; never more than ``ahead_max``.
     """
     if not (state.waiting or state.bound_waiting):
         return ()
     if state.holds and (not isinstance(state.consistency, Sync) or state.is_quiet):
         return ()  # a round that has begun needs its other closures to end
-    if state.exhausted_on and exhausted.spent(state):
+    if state.ends and exhausted.any_spent(state):
         return ()
+    free = exhausted.slots(state)
     match state.consistency:
         case Sync() as rule:
             return _starts(state, rounds.next_trainers(state, rule))
         case Ssp() as rule:
-            return _starts(state, _near_the_slowest(state, rule))
-    started = _starts(state, state.free)
-    more = _ahead(state, started, ahead) if len(started) == len(state.free) else ()
+            return _starts(state, _near_the_slowest(state, rule, free))
+    started = _starts(state, free)
+    used = sum(free.has(event.trainer) for event in started)
+    more = _ahead(state, free, started, ahead) if used == len(free) else ()
     bound = _bound_ahead(state, started, ahead, ahead_max) if state.bound_waiting else ()
     return (*started, *more, *bound)
 
 
 def _starts(state: CoordinatorState, trainers: Iterable[int]) -> tuple[ev.ClosureStarted, ...]:
     """Starts the first closures in the queue, one on each of these trainers."""
-    if state.bound_waiting or state.exhausted_on:
+    if state.bound_waiting:
         return tuple(_starts_one_by_one(state, list(trainers) if state.waiting else []))
     return tuple(
         ev.ClosureStarted(closure=closure, trainer=trainer, attempt=state.attempts[closure])
-        for closure, trainer in zip(state.waiting, trainers, strict=False)
+        for closure, trainer in zip(exhausted.leading(state), trainers, strict=False)
     )
 
 
@@ -75,13 +79,13 @@ def _starts_one_by_one(
     bound = state.bound_waiting
     free = [*(t for t in trainers if t not in bound), *state.free.among(bound)]
     for_all = Counter(trainers)
-    others = list(islice(state.waiting, len(trainers) + len(state.exhausted_on)))
+    others = deque(islice(exhausted.leading(state), len(trainers)))
     own: dict[int, deque[int]] = {}
     for trainer in free:
         if trainer in bound and trainer not in own:
             own[trainer] = deque(islice(bound[trainer], state.free.of(trainer)))
         mine = own.get(trainer)
-        first = exhausted.first_for(state, others, trainer) if for_all[trainer] else None
+        first = others[0] if others and for_all[trainer] else None
         candidates = (mine[0] if mine else None, first)
         closure = min((c for c in candidates if c is not None), key=state.rank, default=None)
         if closure is None:
@@ -90,21 +94,27 @@ def _starts_one_by_one(
             mine.popleft()
         else:
             for_all[trainer] -= 1
-            others.remove(closure)
+            others.popleft()
         yield ev.ClosureStarted(closure=closure, trainer=trainer, attempt=state.attempts[closure])
 
 
 def _ahead(
-    state: CoordinatorState, started: Sequence[ev.ClosureStarted], ahead: Callable[[int], int]
+    state: CoordinatorState,
+    free: FreeSlots,
+    started: Sequence[ev.ClosureStarted],
+    ahead: Callable[[int], int],
 ) -> Iterator[ev.ClosureStarted]:
-    """Sends short closures ahead, beyond the slots, each to the trainer that has fewest."""
+    """Sends short closures ahead, beyond the slots, each to the trainer that has fewest.
+
+    ``free`` has the trainers that they may run on.
+    """
     loads: _Loads | None = None
     begun = sum(event.closure not in state.bound for event in started)
-    for closure in islice(state.waiting, begun, None):
+    for closure in islice(exhausted.leading(state), begun, None):
         most = 0 if state.attempts[closure] else ahead(closure)
         if not most:
             return
-        loads = loads or _Loads(state, started)
+        loads = loads or _Loads(state, free, started)
         trainer = loads.take_below(most)
         if trainer is None:
             return
@@ -114,15 +124,15 @@ def _ahead(
 class _Loads:
     """How many closures trainers have, ``started`` included, of those that may get some ahead.
 
-    Leaves out trainers that closures are bound to and wait for, and those at the end of their data.
+    Leaves out trainers that are not in ``free``, and those that closures are bound to and wait for.
     Looks only at as many trainers as it is asked for: a decision follows each message.
     """
 
-    def __init__(self, state: CoordinatorState, started: Sequence[ev.ClosureStarted]) -> None:
-        at_end: set[int] = set().union(*state.exhausted_on.values())
-
+    def __init__(
+        self, state: CoordinatorState, free: FreeSlots, started: Sequence[ev.ClosureStarted]
+    ) -> None:
         def may_get_more(trainer: int) -> bool:
-            is_open = trainer not in state.bound_waiting and trainer not in at_end
+            is_open = trainer not in state.bound_waiting and free.has(trainer)
             return is_open and _is_warm(state.trainers[trainer])
 
         starts = Counter(event.trainer for event in started)
@@ -135,7 +145,7 @@ class _Loads:
         heapify(self._changed)
         self._others = (
             (load, trainer)
-            for load, trainer in state.free.by_use()
+            for load, trainer in free.by_use()
             if trainer not in starts and may_get_more(trainer)
         )
         self._next = next(self._others, None)
@@ -168,8 +178,6 @@ def _bound_ahead(
     ahead_max: int,
 ) -> Iterator[ev.ClosureStarted]:
     """As :func:`_ahead`, for bound closures; stops at those behind a closure for any trainer."""
-    if state.exhausted_on:
-        return
     begun = {event.closure for event in started}
     others = islice(state.waiting, len(begun) + 1)
     first = next((state.rank(closure) for closure in others if closure not in begun), None)
@@ -188,14 +196,11 @@ def _bound_ahead(
             yield ev.ClosureStarted(closure=closure, trainer=trainer, attempt=0)
 
 
-def _near_the_slowest(state: CoordinatorState, rule: Ssp) -> Iterator[int]:
+def _near_the_slowest(state: CoordinatorState, rule: Ssp, free: FreeSlots) -> Iterator[int]:
     """Yields the trainer of each slot that ``rule`` lets be used, those with fewest first."""
-    slowest = exhausted.slowest(state)
-    free = state.free
-    if isinstance(free, NearSlots) and slowest == state.clocks.slowest:
-        free = free.near
+    slowest = state.clocks.slowest
     chosen: Counter[int] = Counter()
-    for index in free:
+    for index in free.near if isinstance(free, NearSlots) else free:
         running = len(state.trainers[index].running) + chosen[index]
         if rule.may_start(state.clocks[index], running, slowest):
             chosen[index] += 1

@@ -36,7 +36,7 @@ from pstrain.coordinator.options import (
     CoordinatorOptions,
     check_options,
 )
-from pstrain.coordinator.packing import Packer
+from pstrain.coordinator.packing import Arguments, Packer
 from pstrain.coordinator.per_worker import IteratorsInUse, PerWorkerDataset, PerWorkerIterator
 from pstrain.coordinator.remote_value import RemoteValue, fetched
 from pstrain.coordinator.tracing import RUNS_MAX
@@ -186,8 +186,9 @@ class ClusterCoordinator(metaclass=_OnePerStrategy):
         A closure that took no element and raises the end of its trainer's data (StopIteration or
         OutOfRangeError) runs on another trainer, whose reader may still hold rows. It ends with
         OutOfRangeError once all live trainers are at their end and nothing runs: a loop over finite
-        data ends when no row is left. A closure that is bound to a ``trainer``, has taken an
-        element or has committed a part of its changes ends at once.
+        data ends when no row is left. Meanwhile closures with that iterator among their arguments
+        go to trainers that have not met its end. A closure that is bound to a ``trainer``, has
+        taken an element or has committed a part of its changes ends at once.
 
         ``trainer``: the index of the only trainer that may run the closure, for tests and for what
         belongs to one machine. While that trainer is away the closure waits, in a queue of its own,
@@ -215,19 +216,19 @@ class ClusterCoordinator(metaclass=_OnePerStrategy):
             )
         function = self._functions.find(fn, self._packer.function)
         arguments = call_arguments(args, kwargs)
-        pickled = b""
-        inputs: tuple[RemoteValue, ...] = ()
+        packed = Arguments()
         if args or kwargs:
-            pickled, inputs = self._packer.arguments(fn, arguments, self._scheduler)
+            packed = self._packer.arguments(fn, arguments, self._scheduler)
         return self._scheduler.submit(
             function.id,
-            pickled,
+            packed.pickled,
             (function, arguments),
             trainer,
             name=function.name,
             deadline_s=deadline_s,
-            inputs=inputs,
+            inputs=packed.inputs,
             priority=priority,
+            iterators=packed.iterators,
         )
 
     def join(

@@ -88,9 +88,12 @@ class Core:
         """Decides the round if complete, ends spent closures, starts those that can start."""
         if self.in_rounds:
             self.apply(rounds.decide_round(self.state))
-        if self.state.exhausted_on:
+        if self.state.ends:
             self.apply(exhausted.end_spent(self.state))
-        self.apply(assigning.assign(self.state, self._ahead, self.run_times.ahead_max))
+        while started := assigning.assign(self.state, self._ahead, self.run_times.ahead_max):
+            self.apply(started)
+            if not self.state.ends:
+                return
 
     def seal(self, below: int) -> None:
         """Has the rounds of closures below ``below`` wait for none that are not scheduled yet."""

@@ -53,13 +53,17 @@ def schedule(
     inputs: tuple[int, ...] = (),
     immediate_end: ev.ClosureFailed | ev.ClosureCancelled | None = None,
     priority: int = 0,
+    iterators: frozenset[str] = frozenset(),
 ) -> ev.Events:
     """Queues a closure, or cancels it at once if errors wait to be raised.
 
     ``inputs``: closures whose values it needs and that have not ended. ``immediate_end``: how it
-    ends at once, because an input has ended without a value.
+    ends at once, because an input has ended without a value. ``iterators``: those among its
+    arguments.
     """
-    queued = ev.ClosureQueued(closure=closure, trainer=trainer, inputs=inputs, priority=priority)
+    queued = ev.ClosureQueued(
+        closure=closure, trainer=trainer, inputs=inputs, priority=priority, iterators=iterators
+    )
     if state.failed:
         return (queued, ev.ClosureCancelled(closure=closure))
     if isinstance(immediate_end, ev.ClosureFailed):
@@ -93,7 +97,9 @@ def fail(state: CoordinatorState, closure: int, trainer: int, attempt: int) -> e
     return tuple(failures(state, [closure]))
 
 
-def meet_end(state: CoordinatorState, closure: int, trainer: int, attempt: int) -> ev.Events:
+def meet_end(
+    state: CoordinatorState, closure: int, trainer: int, attempt: int, iterators: frozenset[str]
+) -> ev.Events:
     """Queues a closure again whose run only met the end of its trainer's data.
 
     Another trainer may have data left. No events if that is the closure's end, because it is bound
@@ -104,7 +110,12 @@ def meet_end(state: CoordinatorState, closure: int, trainer: int, attempt: int) 
         return ()
     if not is_current(state, closure, trainer, attempt):
         return ()
-    return (ev.EndMet(closure=closure, trainer=trainer),)
+    return (ev.EndMet(closure=closure, trainer=trainer, iterators=iterators),)
+
+
+def renew_data(state: CoordinatorState) -> ev.Events:
+    """Notes that an iterator was made: trainers may have data again."""
+    return (ev.DataRenewed(),) if state.ends else ()
 
 
 def prepare(

@@ -24,13 +24,14 @@ class ClosureQueued:
     """A closure was scheduled. ``trainer``: the only one that may run it, if it is bound to one.
 
     ``inputs``: closures whose values it needs and that have not ended. Higher priorities start
-    first.
+    first. ``iterators``: those among its arguments.
     """
 
     closure: int
     trainer: int | None = None
     inputs: tuple[int, ...] = ()
     priority: int = 0
+    iterators: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,10 +74,19 @@ class ClosureReturned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndMet:
-    """A run did nothing but meet the end of its trainer's data: the closure waits for another."""
+    """A run did nothing but meet the end of its trainer's data: the closure waits for another.
+
+    ``iterators``: those that have ended there.
+    """
 
     closure: int
     trainer: int
+    iterators: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataRenewed:
+    """An iterator was made, perhaps one that had ended: trainers may have data again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,13 +201,14 @@ class ClosureReopened:
     """A closure that had ended waits again, before all of its priority: its changes are undone.
 
     ``round``: the number of the round it was part of, if in rounds; the same closures make up a
-    round again. ``trainer`` and ``priority``: as in ClosureQueued.
+    round again. ``trainer``, ``priority`` and ``iterators``: as in ClosureQueued.
     """
 
     closure: int
     round: int | None = None
     trainer: int | None = None
     priority: int = 0
+    iterators: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,6 +260,7 @@ Event = (
     | ClosureFailed
     | ClosureReturned
     | EndMet
+    | DataRenewed
     | ClosureCancelled
     | CancelAsked
     | CancelGranted

@@ -1,63 +1,61 @@
-"""Closures that met the end of their trainer's data, and wait for a trainer that may have some.
+"""Where closures may start once trainers have met the end of their data, and when these end.
 
 What one trainer's reader holds is given to no other, so data is used up only when all readers have
-ended. What a lost trainer had not used becomes available to all others again, even those at their
-end: ends that were met before the loss do not count. Pure. Invariant: no closure waits for a
-trainer that is not live. Once all live trainers are at their end, nothing starts until all that
-runs has ended, because a trainer may still be lost; then the waiting closures end.
+ended. A closure that met an end waits for a trainer that has not met it; a closure that did not run
+yet does too, if all iterators among its arguments have ended somewhere, but once they have ended
+everywhere it runs on any trainer, as it may do without. What a lost trainer had not used becomes
+available to all others again, even those at their end: ends that were met before the loss do not
+count. Pure. Invariant: no closure waits for a trainer that is not live, and none starts where
+another met an end that it would meet too. Once all live trainers are at their end, nothing starts
+until all that runs has ended, because a trainer may still be lost; then the waiting closures end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import itertools
+from collections.abc import Iterable, Iterator
 
 from pstrain.coordinator import events as ev
+from pstrain.coordinator.free_slots import FreeSlots
 from pstrain.coordinator.propagation import failures
 from pstrain.coordinator.state import CoordinatorState
 
 
-def spent(state: CoordinatorState) -> list[int]:
-    """Returns the waiting closures that have met the end on every trainer."""
-    live = state.trainers.keys()
-    return [c for c, met in state.exhausted_on.items() if met >= live and c in state.waiting]
+def spent(state: CoordinatorState) -> Iterator[int]:
+    """Yields the waiting closures that met an end, of data that have ended on every trainer."""
+    for needs, closures in state.ends.waiting():
+        if len(state.ends.at_end(needs)) == len(state.trainers):
+            yield from closures
+
+
+def any_spent(state: CoordinatorState) -> bool:
+    """True if a closure is spent: then nothing starts any more."""
+    return next(spent(state), None) is not None
 
 
 def end_spent(state: CoordinatorState) -> ev.Events:
     """Fails spent closures once nothing runs; one whose value the program has ends as before."""
     if not state.is_settled or state.holds:
         return ()
-    closures = spent(state)
+    closures = sorted(spent(state))
     known = (ev.ClosureFinished(closure=c) for c in closures if c in state.reported)
     own = [c for c in closures if c not in state.reported]
     return (*known, *(failures(state, own) if own else ()))
 
 
-def first_for(state: CoordinatorState, queue: Iterable[int], trainer: int) -> int | None:
-    """Returns the first closure in the queue that may start on ``trainer``.
-
-    Closures that met the end there are overtaken only by closures that met an end elsewhere: most
-    of the rest of the queue would meet the end there too.
-    """
-    is_overtaking = False
-    for closure in queue:
-        met = state.exhausted_on.get(closure)
-        if met is None:
-            return None if is_overtaking else closure
-        if trainer not in met:
-            return closure
-        is_overtaking = True
-    return None
+def slots(state: CoordinatorState) -> FreeSlots:
+    """Returns the free slots that the first closure in the queue may use."""
+    if not state.ends or not state.waiting:
+        return state.free
+    needs = state.ends.needs_of(state.waiting.first)
+    if len(state.ends.at_end(needs)) == len(state.trainers):
+        return state.free
+    return state.ends.slots_elsewhere(needs)
 
 
-def shunned(state: CoordinatorState) -> set[int]:
-    """Returns the trainers on which the first closure in the queue met the end."""
-    if not state.exhausted_on or not state.waiting:
-        return set()
-    return state.exhausted_on.get(state.waiting.first, set())
-
-
-def slowest(state: CoordinatorState) -> int:
-    """Returns the least clock of live trainers, leaving out shunned ones with nothing to run."""
-    known = shunned(state)
-    idle = {t for t in known if all(c in state.bound for c in state.trainers[t].running)}
-    return state.clocks.slowest_but(idle) if idle else state.clocks.slowest
+def leading(state: CoordinatorState) -> Iterable[int]:
+    """Returns the closures at the head of the queue that may use the same slots as the first."""
+    if not state.ends or not state.waiting:
+        return state.waiting
+    needs = state.ends.needs_of(state.waiting.first)
+    return itertools.takewhile(lambda closure: state.ends.needs_of(closure) == needs, state.waiting)

@@ -6,16 +6,18 @@ the line of those that use as many slots as it does.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Set
 from itertools import chain
 from operator import itemgetter
+from typing import Self
 
 
 class FreeSlots:
     """Iterates over trainers, once for each free slot, in the order of use. Not thread-safe.
 
     Among trainers that use the same number of slots, the one that has waited longest comes first. A
-    trainer may use more slots than it has, for closures that wait there.
+    trainer may use more slots than it has, for closures that wait there. A view has only some of
+    the trainers, and follows all changes; each change takes time for each view.
     """
 
     def __init__(self) -> None:
@@ -24,6 +26,7 @@ class FreeSlots:
         self._lines: dict[int, dict[int, None]] = {}  # none of them empty
         self._count = 0
         self._most = 0  # the most slots that any trainer had
+        self._views: list[FreeSlots] = []
 
     def __len__(self) -> int:
         return self._count
@@ -62,6 +65,10 @@ class FreeSlots:
             for trainer in self._lines[used]:
                 yield used, trainer
 
+    def has(self, trainer: int) -> bool:
+        """True if ``trainer`` was added, whether it has a free slot or not."""
+        return trainer in self._used
+
     def of(self, trainer: int) -> int:
         """Returns how many free slots ``trainer`` has."""
         return max(self._slots.get(trainer, 0) - self._used.get(trainer, 0), 0)
@@ -77,6 +84,8 @@ class FreeSlots:
         self._line(used)[trainer] = None
         self._count += self.of(trainer)
         self._most = max(self._most, slots)
+        for view in self._views:
+            view.add(trainer, slots, used)
 
     def discard(self, trainer: int) -> None:
         """Removes a trainer, if it is there."""
@@ -85,6 +94,8 @@ class FreeSlots:
         used = self._used.pop(trainer, None)
         if used is not None:
             self._leave_line(used, trainer)
+        for view in self._views:
+            view.discard(trainer)
 
     def take(self, trainer: int) -> None:
         """Counts one slot of ``trainer`` more as used."""
@@ -100,6 +111,30 @@ class FreeSlots:
         self._used[trainer] = used + by
         self._line(used + by)[trainer] = None
         self._count += self.of(trainer) - free
+        for view in self._views:
+            view._follow(trainer, by)
+
+    def _follow(self, trainer: int, by: int) -> None:
+        """Follows, as a view, a change of a trainer that may not be in it."""
+        if self.has(trainer):
+            self._move(trainer, by)
+
+    def without(self, trainers: Set[int]) -> Self:
+        """Returns a view without ``trainers``; those that are added later are in it."""
+        view = self._of_none()
+        for used, trainer in self.by_use():
+            if trainer not in trainers:
+                view.add(trainer, self._slots[trainer], used)
+        self._views.append(view)
+        return view
+
+    def drop_view(self, view: FreeSlots) -> None:
+        """Ends a view: it follows no more changes."""
+        self._views.remove(view)
+
+    def _of_none(self) -> Self:
+        """Returns an object like this one, without trainers."""
+        return type(self)()
 
     def _line(self, used: int) -> dict[int, None]:
         return self._lines.setdefault(used, {})

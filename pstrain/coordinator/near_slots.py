@@ -6,6 +6,8 @@ near ones; each change takes constant time, on average, however many trainers th
 
 from __future__ import annotations
 
+from typing import Self
+
 from pstrain.coordinator.clocks import Clocks
 from pstrain.coordinator.free_slots import FreeSlots
 
@@ -36,9 +38,16 @@ class NearSlots(FreeSlots):
         self._displace(trainer)
         self._follow_slowest()
 
+    def _of_none(self) -> Self:
+        return type(self)(self._clocks, self._staleness)
+
     def _move(self, trainer: int, by: int) -> None:
         super()._move(trainer, by)
         self._place(trainer)
+
+    def _follow(self, trainer: int, by: int) -> None:
+        super()._follow(trainer, by)
+        self._follow_slowest()
 
     def _place(self, trainer: int) -> None:
         self._displace(trainer)

@@ -23,6 +23,7 @@ class Closure:
     ``trainer``: the only one that may run it, if it is bound to one. ``name``: that of the
     function. ``deadline_s``: the time in which it must begin to commit. ``inputs``: the values that
     the pickled arguments refer to by position; all are there when the closure starts.
+    ``iterators``: the ids of those among the arguments.
     """
 
     id: int
@@ -35,6 +36,7 @@ class Closure:
     deadline_s: float | None = None
     inputs: tuple[RemoteValue, ...] = ()
     priority: int = 0
+    iterators: frozenset[str] = frozenset()
     result: Any = None
     error: Exception | None = None
     part: RoundPart | None = None
@@ -102,8 +104,8 @@ class RunResult(NamedTuple):
     """How a run ended, as its trainer says. ``marks``: of readers, which count if the end does.
 
     ``part``: set if its changes wait for its round. ``was_dropped``: a late run has given all its
-    elements back. ``met_end``: its error is the end of its trainer's data, and it had taken no
-    element. ``seconds``: how long it ran; ``commit_s``: how long after that it was reported.
+    elements back. ``ended_iterators``: those of its trainer whose end it met, if it did nothing
+    else. ``seconds``: how long it ran; ``commit_s``: how long after that it was reported.
     """
 
     closure: int
@@ -116,7 +118,7 @@ class RunResult(NamedTuple):
     was_dropped: bool = False
     seconds: float = 0.0
     commit_s: float = 0.0
-    met_end: bool = False
+    ended_iterators: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ what is packed is small enough to travel.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from pstrain.coordinator.per_worker import PerWorkerIterator
 from pstrain.coordinator.remote_value import InputValues, Owner, RemoteValue
@@ -15,6 +15,14 @@ from pstrain.errors import InvalidArgumentError
 from pstrain.serialization import pickling
 from pstrain.strategy.parameter_server import ParameterServerStrategy
 from pstrain.vocabulary import CLOSURE_MAX_BYTES
+
+
+class Arguments(NamedTuple):
+    """The pickled arguments of a call, the RemoteValues in them, and the ids of iterators."""
+
+    pickled: bytes = b""
+    inputs: tuple[RemoteValue, ...] = ()
+    iterators: frozenset[str] = frozenset()
 
 
 class Packer:
@@ -27,16 +35,21 @@ class Packer:
         """Pickles a function with all that it captures."""
         return _bounded("what is captured by", fn, pickling.dumps_function(fn, self._reference))
 
-    def arguments(
-        self, fn: Callable[..., Any], arguments: object, owner: Owner
-    ) -> tuple[bytes, tuple[RemoteValue, ...]]:
-        """Pickles the arguments of one call of ``fn``; returns them, and the RemoteValues in them.
+    def arguments(self, fn: Callable[..., Any], arguments: object, owner: Owner) -> Arguments:
+        """Pickles the arguments of one call of ``fn``.
 
-        The pickled arguments refer to the RemoteValues by their positions.
+        The pickled arguments refer to the RemoteValues in them by their positions.
         """
-        found = InputValues(owner, self._reference)
-        pickled = pickling.dumps(arguments, found.reference)
-        return _bounded("the arguments of", fn, pickled), found.values
+        iterators: set[str] = set()
+
+        def reference(value: object) -> tuple[str, ...] | None:
+            if isinstance(value, PerWorkerIterator):
+                iterators.add(value.resource_id)
+            return self._reference(value)
+
+        found = InputValues(owner, reference)
+        pickled = _bounded("the arguments of", fn, pickling.dumps(arguments, found.reference))
+        return Arguments(pickled, found.values, frozenset(iterators))
 
     def dataset(self, source: tuple[Any, ...]) -> bytes:
         """Pickles (dataset, epoch, positions by trainer)."""

@@ -96,7 +96,11 @@ class Rollback:
             self._rerunning |= again.keys()
             ended = [
                 ev.ClosureReopened(
-                    closure=c.id, round=c.round, trainer=c.trainer, priority=c.priority
+                    closure=c.id,
+                    round=c.round,
+                    trainer=c.trainer,
+                    priority=c.priority,
+                    iterators=c.iterators,
                 )
                 for c in again.values()
             ]

@@ -38,10 +38,10 @@ def next_trainers(state: CoordinatorState, rule: Sync) -> list[int]:
 
 def _chosen(state: CoordinatorState, begun: int, full: int) -> list[int]:
     """Returns the free trainers that may run a closure of the current round, in order."""
-    known, shunned = state.round.trainers, exhausted.shunned(state)
+    known, slots = state.round.trainers, exhausted.slots(state)
 
     def free(trainers: Collection[int]) -> list[int]:
-        found = set(state.free.among(trainers)) - shunned
+        found = set(slots.among(trainers))
         return sorted(found, key=lambda each: (state.trainers[each].drops, each))
 
     if not begun:
@@ -177,7 +177,7 @@ def _is_over(state: CoordinatorState, full: int) -> bool:
     this = state.round
     if state.running:
         return False
-    if state.failed or exhausted.spent(state) or len(this.prepared) >= state.trainers_expected:
+    if state.failed or exhausted.any_spent(state) or len(this.prepared) >= state.trainers_expected:
         return True
     if state.waiting and _room(state, full):
         # The round does not wait for trainers that still run late closures of the last round.

@@ -62,12 +62,14 @@ class Scheduler:
         deadline_s: float | None = None,
         inputs: tuple[RemoteValue, ...] = (),
         priority: int = 0,
+        iterators: frozenset[str] = frozenset(),
     ) -> RemoteValue:
         """Queues a closure; blocks while its queue is full; raises errors of earlier ones.
 
         ``trainer``: the only one that may run it; such closures wait in a queue of that trainer.
         ``deadline_s``: the time from now in which it must begin to commit. ``inputs``: values that
         it runs with; those not set yet must be of this scheduler. ``priority``: higher ones first.
+        ``iterators``: the ids of those among its arguments.
         """
         core = self._core
         began_s = time.monotonic() if deadline_s is not None else 0.0
@@ -90,6 +92,7 @@ class Scheduler:
                 deadline_s,
                 inputs,
                 priority,
+                iterators,
             )
             core.closures[number] = closure
             if deadline_s is not None:
@@ -116,7 +119,7 @@ class Scheduler:
         would have them taken.
         """
         core, state = self._core, self._core.state
-        is_plain = not (core.in_rounds or state.bound_waiting or state.exhausted_on)
+        is_plain = not (core.in_rounds or state.bound_waiting)
         waits = bool(state.running and state.waiting) and state.waiting.first != closure
         return is_plain and waits
 
@@ -142,6 +145,7 @@ class Scheduler:
                 missing,
                 immediate_end,
                 priority=closure.priority,
+                iterators=closure.iterators,
             )
         )
 
@@ -214,8 +218,11 @@ class Scheduler:
             )
 
     def add_resource(self, resource_id: str, pickled: bytes) -> None:
-        with self._core.changed:
-            self._core.outboxes.define(resource_id, pickled)
+        core = self._core
+        with core.changed:
+            core.outboxes.define(resource_id, pickled)
+            core.apply(decide.renew_data(core.state))
+            core.make_progress()
 
     def drop_resource(self, resource_id: str) -> None:
         """Has every trainer close an iterator. Takes no lock: finalizers call it in any thread."""

@@ -17,6 +17,7 @@ from typing import Final
 from pstrain.consistency import ASYNC, Consistency, Ssp, Sync
 from pstrain.coordinator import events as ev
 from pstrain.coordinator.clocks import Clocks
+from pstrain.coordinator.data_ends import DataEnds
 from pstrain.coordinator.dependencies import Dependencies
 from pstrain.coordinator.free_slots import FreeSlots
 from pstrain.coordinator.near_slots import NearSlots
@@ -52,8 +53,8 @@ class CoordinatorState:
     ``trainer_indices``: those of the cluster's trainers. ``bound``: by closure, the only trainer
     that may run it; such closures wait in ``bound_waiting``, by trainer, not in ``waiting``.
     ``priorities``: by closure, if not 0. ``ended_runs``: by closure, how many of its runs ended,
-    without a loss of their trainer, although it waits again. ``exhausted_on``: by closure that has
-    not ended, the trainers at the end of whose data it was since the last loss of a trainer.
+    without a loss of their trainer, although it waits again. ``ends``: the ends of data that were
+    met since there may have been more, as after the loss of a trainer.
     ``parts``: by closure of which any part was decided, how many parts that took no element were.
     ``dependencies``: closures that wait for others to end, in no queue; ``bound_blocked``: how many
     of these are bound to each trainer. ``cancelling``: running closures whose trainers were asked
@@ -89,12 +90,13 @@ class CoordinatorState:
     bound: dict[int, int] = field(default_factory=dict)
     bound_waiting: dict[int, PriorityQueue] = field(default_factory=dict)
     priorities: dict[int, int] = field(default_factory=dict)
-    exhausted_on: dict[int, set[int]] = field(default_factory=dict)
+    ends: DataEnds = field(init=False)
 
     def __post_init__(self) -> None:
         self.round.absent = set(self.trainer_indices)
         if isinstance(self.consistency, Ssp):
             self.free = NearSlots(self.clocks, self.consistency.staleness)
+        self.ends = DataEnds(self.free)
 
     @property
     def trainers_expected(self) -> int:
@@ -184,7 +186,9 @@ class CoordinatorState:
                 self.trainers.pop(event.trainer, None)
                 self.unsettled.discard(event.trainer)
                 self.lost_count += 1
-                self.exhausted_on.clear()
+                self._forget_ends()  # what it had not used is given to others
+            case ev.DataRenewed():
+                self._forget_ends()
             case ev.ClosureReopened():
                 self._reopen(event)
             case ev.PartsRestored():
@@ -198,6 +202,7 @@ class CoordinatorState:
             case ev.ErrorsReported():
                 self.failed.clear()
                 self.round.tail.clear()
+                self._forget_ends()  # a program that goes on asks all trainers again
             case _:
                 self._apply_to_round(event)
 
@@ -222,15 +227,23 @@ class CoordinatorState:
     def _meet_end(self, event: ev.EndMet) -> None:
         """Queues a closure again, and lifts its trainer's clock to the slowest of the others.
 
-        The trainer may get no more work, and ``ssp`` must not hold up the others because of it.
+        The trainer may get no more work, and ``ssp`` must not hold up the others because of it. An
+        end that may have been met before the last loss of a trainer says nothing any more.
         """
         closure, trainer = event.closure, event.trainer
-        self.clocks[trainer] = max(self.clocks[trainer], self.clocks.slowest_but({trainer}))
-        run = self._leave_trainer(closure)
-        self.waiting.insert(closure, self.priorities.get(closure, 0))
+        self.clocks[trainer] = max(self.clocks[trainer], self.clocks.slowest_but(trainer))
+        if self.running[closure].losses == self.lost_count:
+            self.ends.note(closure, trainer, event.iterators)
+        self._leave_trainer(closure)
+        if isinstance(self.consistency, Sync):
+            self.waiting.insert(closure)
+        else:
+            self.waiting.put_back(closure, self.priorities.get(closure, 0))
         self.ended_runs[closure] += 1
-        if run.losses == self.lost_count:
-            self.exhausted_on.setdefault(closure, set()).add(trainer)
+
+    def _forget_ends(self) -> None:
+        self.ends.forget()
+        self.clocks.count_all()
 
     def _reopen(self, event: ev.ClosureReopened) -> None:
         closure = event.closure
@@ -244,6 +257,8 @@ class CoordinatorState:
         self.attempts[event.closure] = 0
         if event.trainer is not None:
             self.bound[event.closure] = event.trainer
+        elif event.iterators:
+            self.ends.reads[event.closure] = event.iterators
         if event.priority:
             self.priorities[event.closure] = event.priority
 
@@ -359,6 +374,9 @@ class CoordinatorState:
         if not self.running and not self.round.prepared:
             self.round.trainers.begin()
         self._dequeue(event.closure)
+        self.ends.leave_queue(event.closure)
+        if event.closure not in self.bound:
+            self.clocks.count(event.trainer)
         self.running[event.closure] = Run(event.trainer, event.attempt, losses=self.lost_count)
         self.attempts[event.closure] = event.attempt + 1
         self.free.take(event.trainer)
@@ -384,9 +402,13 @@ class CoordinatorState:
         self.cancelling.pop(closure, None)
         self.reported.discard(closure)
         self.ended_runs.pop(closure, None)
-        self.exhausted_on.pop(closure, None)
+        self.ends.end(closure)
         self.bound.pop(closure, None)
         self.priorities.pop(closure, None)
+
+    def _counted(self, trainer: Trainer) -> bool:
+        """True if a trainer runs a closure that its clock counts."""
+        return any(closure not in self.bound for closure in trainer.running)
 
     def _leave_trainer(self, closure: int) -> Run:
         run = self.running.pop(closure)
@@ -394,6 +416,8 @@ class CoordinatorState:
         if trainer is not None:
             del trainer.running[closure]
             trainer.ended += 1
+            if run.trainer in self.ends.trainers and not self._counted(trainer):
+                self.clocks.leave_out(run.trainer)
             if not trainer.is_silenced:
                 self.free.give_back(run.trainer)
         return run

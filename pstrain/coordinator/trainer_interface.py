@@ -107,7 +107,9 @@ class TrainerInterface:
             has_changes = bool(end.part.servers)
             core.apply(decide.prepare(core.state, *run, has_changes=has_changes))
             return False
-        if end.met_end and (events := decide.meet_end(core.state, *run)):
+        if end.ended_iterators and (
+            events := decide.meet_end(core.state, *run, end.ended_iterators)
+        ):
             # In rounds its marks may cover rows of closures that wait to be decided.
             if not core.in_rounds:
                 core.trainer_marks.note(trainer, end.marks)

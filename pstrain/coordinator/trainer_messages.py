@@ -184,7 +184,7 @@ def result_of(result: pb.ClosureResult, trainer_name: str) -> RunResult:
         was_dropped=result.was_dropped,
         seconds=result.seconds,
         commit_s=result.commit_seconds,
-        met_end=result.met_end,
+        ended_iterators=frozenset(result.ended_resource_ids),
     )
 
 

@@ -58,7 +58,7 @@ def _outcome(result: pb.ClosureResult | None) -> dict[str, Any] | None:
         return None
     if result.WhichOneof("outcome") == "error_json":
         error = {"error": result.error_json}
-        return {**error, "met_end": True} if result.met_end else error
+        return {**error, "met_end": True} if result.ended_resource_ids else error
     if len(result.value) > OUTCOME_MAX_BYTES:
         return {"bytes": len(result.value)}
     return {"value": base64.b64encode(result.value).decode()}

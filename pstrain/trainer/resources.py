@@ -61,12 +61,18 @@ class TrainerIterator:
     """An iterator over this trainer's dataset. ``next`` blocks until there is an element.
 
     ``on_taken`` is called, in order, for each element that has a receipt, and for the end, which
-    may use up rows that made no element.
+    may use up rows that made no element. ``resource_id``: the program's name for the iterator.
     """
 
-    def __init__(self, make: Callable[[], Iterator[Any]], on_taken: OnTaken | None = None) -> None:
+    def __init__(
+        self,
+        make: Callable[[], Iterator[Any]],
+        on_taken: OnTaken | None = None,
+        resource_id: str = "",
+    ) -> None:
         self._make = make
         self._on_taken = on_taken
+        self._resource_id = resource_id
         self._source = next(_sources)
         self._iterator: Iterator[Any] | None = None
         self._failure: ClosureInputError | None = None
@@ -90,7 +96,7 @@ class TrainerIterator:
                 kept = self._returned.popleft() if self._returned else self._take(keeps)
             except StopIteration:
                 if isinstance(run, ClosureRun):
-                    run.has_met_end = True
+                    run.ended_resources.add(self._resource_id)
                 raise
             if isinstance(run, ClosureRun):
                 run.has_taken = True

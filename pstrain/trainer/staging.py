@@ -99,7 +99,8 @@ class ClosureRun:
         self.is_of_round = False  # its changes are applied only after its end
         self.ran_s = 0.0  # the time at which its function had ended
         self.is_ending = False  # its end is fixed: it cannot be cancelled any more
-        self.has_taken = self.has_met_end = False  # took an element; met the end of an iterator
+        self.has_taken = False  # took an element
+        self.ended_resources: set[str] = set()  # iterators whose end it met
         self.part = self.plain = 0
         self.tickets: list[Ticket] = []  # of the elements of the current part
         self.notes: list[Any] = []
@@ -117,14 +118,15 @@ class ClosureRun:
 
     def only_met_end(self, error: BaseException) -> bool:
         """True if a run that ends with ``error`` did nothing but meet the end of its data."""
-        is_end = self.has_met_end and isinstance(error, StopIteration | OutOfRangeError)
-        return is_end and not self.has_taken and not self.part
+        return self._is_end(error) and not self.has_taken and not self.part
 
     def explain_taken_elements(self, error: BaseException) -> None:
         """Adds a note to an error if data ended inside a step that had taken elements."""
-        is_end = self.has_met_end and isinstance(error, StopIteration | OutOfRangeError)
-        if is_end and self.has_taken:
+        if self._is_end(error) and self.has_taken:
             error.add_note(_USED_UP)
+
+    def _is_end(self, error: BaseException) -> bool:
+        return bool(self.ended_resources) and isinstance(error, StopIteration | OutOfRangeError)
 
     @property
     def was_decided(self) -> bool:

@@ -108,7 +108,7 @@ class TrainerSession:
         for resource in request.resources:
             make = functools.partial(self._make_iterator, resource.pickled)
             replaced = self._resources.get(resource.id)
-            self._resources[resource.id] = TrainerIterator(make, self._note_taken)
+            self._resources[resource.id] = TrainerIterator(make, self._note_taken, resource.id)
             if replaced is not None:
                 replaced.close()
         for resource_id in request.dropped_resource_ids:
@@ -147,7 +147,8 @@ class TrainerSession:
         except BaseException as error:  # sys.exit() in a closure ends the closure, not its thread
             run.explain_taken_elements(error)
             result.error_json = remote_errors.encode(error, self._where)
-            result.met_end = run.only_met_end(error)
+            if run.only_met_end(error):
+                result.ended_resource_ids.extend(sorted(run.ended_resources))
         run.ran_s = time.perf_counter()
         result.seconds = run.ran_s - started_s
         try:

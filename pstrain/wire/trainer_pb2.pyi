@@ -131,7 +131,7 @@ class CancelAnswer(_message.Message):
     def __init__(self, id: _Optional[int] = ..., attempt: _Optional[int] = ..., is_granted: bool = ...) -> None: ...
 
 class ClosureResult(_message.Message):
-    __slots__ = ("id", "attempt", "value", "error_json", "seconds", "commit_seconds", "needs_settling", "rows_json", "is_prepared", "servers", "has_gradient", "was_dropped", "met_end")
+    __slots__ = ("id", "attempt", "value", "error_json", "seconds", "commit_seconds", "needs_settling", "rows_json", "is_prepared", "servers", "has_gradient", "was_dropped", "ended_resource_ids")
     ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     VALUE_FIELD_NUMBER: _ClassVar[int]
@@ -144,7 +144,7 @@ class ClosureResult(_message.Message):
     SERVERS_FIELD_NUMBER: _ClassVar[int]
     HAS_GRADIENT_FIELD_NUMBER: _ClassVar[int]
     WAS_DROPPED_FIELD_NUMBER: _ClassVar[int]
-    MET_END_FIELD_NUMBER: _ClassVar[int]
+    ENDED_RESOURCE_IDS_FIELD_NUMBER: _ClassVar[int]
     id: int
     attempt: int
     value: bytes
@@ -157,8 +157,8 @@ class ClosureResult(_message.Message):
     servers: _containers.RepeatedScalarFieldContainer[int]
     has_gradient: bool
     was_dropped: bool
-    met_end: bool
-    def __init__(self, id: _Optional[int] = ..., attempt: _Optional[int] = ..., value: _Optional[bytes] = ..., error_json: _Optional[str] = ..., seconds: _Optional[float] = ..., commit_seconds: _Optional[float] = ..., needs_settling: bool = ..., rows_json: _Optional[str] = ..., is_prepared: bool = ..., servers: _Optional[_Iterable[int]] = ..., has_gradient: bool = ..., was_dropped: bool = ..., met_end: bool = ...) -> None: ...
+    ended_resource_ids: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, id: _Optional[int] = ..., attempt: _Optional[int] = ..., value: _Optional[bytes] = ..., error_json: _Optional[str] = ..., seconds: _Optional[float] = ..., commit_seconds: _Optional[float] = ..., needs_settling: bool = ..., rows_json: _Optional[str] = ..., is_prepared: bool = ..., servers: _Optional[_Iterable[int]] = ..., has_gradient: bool = ..., was_dropped: bool = ..., ended_resource_ids: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Position(_message.Message):
     __slots__ = ("resource_id", "json", "error_json")

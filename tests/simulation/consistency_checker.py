@@ -41,6 +41,7 @@ class ConsistencyChecker(TrainingChecker):
         self._is_whole = self._has_all = True
         self._clocks: dict[int, int] = {}
         self._running: dict[int, int] = {}
+        self._most = 0
 
     def books(self) -> dict[str, Any]:
         names = ("_gradients", "_members", "_round_of", "_newest")
@@ -122,9 +123,10 @@ class ConsistencyChecker(TrainingChecker):
 
     def decided(self, event: ev.Event) -> None:
         """Called with a fact of the scheduler before it is applied."""
+        self._most = max(self._most, *self._clocks.values(), 0)
         match event:
             case ev.TrainerJoined():
-                self._clocks[event.trainer] = min(self._clocks.values(), default=0)
+                self._clocks[event.trainer] = self._slowest()
             case ev.TrainerSilenced():
                 self._clocks.pop(event.trainer, None)
                 # When a server is lost, all trainers are released, and some leave by themselves.
@@ -146,20 +148,37 @@ class ConsistencyChecker(TrainingChecker):
                 self._running.pop(event.closure, None)
             case ev.EndMet():
                 self._meet_end(event)
+            case ev.TrainerLost() | ev.ErrorsReported():
+                self._go_on(self._resting())
+
+    def _resting(self) -> set[int]:
+        """Returns trainers at the end of their data with nothing to run: nobody waits for them."""
+        at_end = STAGE.world.coordinator.core.state.ends.trainers
+        return at_end & self._clocks.keys() - set(self._running.values())
+
+    def _slowest(self, but: int | None = None) -> int:
+        left_out = {*self._resting(), but}
+        counted = [clock for each, clock in self._clocks.items() if each not in left_out]
+        return min(counted, default=self._most if self._clocks else 0)
+
+    def _go_on(self, trainers: set[int]) -> None:
+        """Handles resting trainers that may work again: they are not behind the others."""
+        slowest = self._slowest()
+        for trainer in trainers:
+            self._clocks[trainer] = max(self._clocks[trainer], slowest)
 
     def _meet_end(self, event: ev.EndMet) -> None:
         """Handles a trainer without data: another takes its place, and no trainer waits for it."""
         trainer = self._running.pop(event.closure)
         self._has_all = False
-        others = [clock for each, clock in self._clocks.items() if each != trainer]
-        self._clocks[trainer] = max(self._clocks[trainer], min(others, default=0))
+        if self._clocks.keys() - self._resting() - {trainer}:
+            self._clocks[trainer] = max(self._clocks[trainer], self._slowest(trainer))
 
     def _start(self, event: ev.ClosureStarted) -> None:
         trainer = event.trainer
+        self._go_on({trainer} & self._resting())
         begun = self._clocks[trainer] + sum(t == trainer for t in self._running.values())
-        at_end: set[int] = set().union(*STAGE.world.coordinator.core.state.exhausted_on.values())
-        waited_for = (clock for each, clock in self._clocks.items() if each not in at_end)
-        ahead = begun - min(waited_for, default=begun)
+        ahead = begun - self._slowest()
         self.ran_on[event.closure] = trainer
         self._running[event.closure] = trainer
         if isinstance(self.rule, Ssp) and ahead > self.rule.staleness:

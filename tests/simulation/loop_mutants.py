@@ -8,7 +8,10 @@ import pytest
 
 from pstrain.coordinator import decide, exhausted
 from pstrain.coordinator import events as ev
+from pstrain.coordinator.clocks import Clocks
+from pstrain.coordinator.orders import RunResult
 from pstrain.coordinator.state import CoordinatorState
+from pstrain.coordinator.trainer_interface import TrainerInterface
 from tests.simulation.mutants import Mutant
 
 Patch = pytest.MonkeyPatch
@@ -33,20 +36,45 @@ def rows_returned_by_a_lost_trainer_are_not_looked_for(patch: Patch) -> None:
     apply = CoordinatorState.apply
 
     def keep_ends(self: CoordinatorState, event: ev.Event) -> None:
-        known = {closure: set(met) for closure, met in self.exhausted_on.items()}
+        ended_on = {each: set(met) for each, met in self.ends._ended_on.items()}
         apply(self, event)
         if isinstance(event, ev.TrainerLost):
-            left = {c: met - {event.trainer} for c, met in known.items() if c in self.attempts}
-            self.exhausted_on = {closure: met for closure, met in left.items() if met}
+            self.ends._ended_on = {each: met - {event.trainer} for each, met in ended_on.items()}
+            self.ends.trainers = set().union(*self.ends._ended_on.values())
 
     patch.setattr(CoordinatorState, "apply", keep_ends)
 
 
+@mutant("I1")
+def ends_met_before_a_loss_count_after_it(patch: Patch) -> None:
+    meet_end = CoordinatorState._meet_end
+
+    def believe(self: CoordinatorState, event: ev.EndMet) -> None:
+        self.running[event.closure].losses = self.lost_count
+        meet_end(self, event)
+
+    patch.setattr(CoordinatorState, "_meet_end", believe)
+
+
+@mutant("I1")
+def marks_of_an_end_count_before_its_round(patch: Patch) -> None:
+    """They may cover rows of what the trainer has prepared, and it is lost in that round."""
+    handle = TrainerInterface._handle_result
+
+    def note(self: TrainerInterface, trainer: int, end: RunResult) -> bool:
+        run = self._core.state.running.get(end.closure)
+        if end.ended_iterators and run is not None and run.trainer == trainer:
+            self._core.trainer_marks.note(trainer, end.marks)
+        return handle(self, trainer, end)
+
+    patch.setattr(TrainerInterface, "_handle_result", note)
+
+
 @mutant("I10")
 def ssp_waits_for_exhausted_trainers(patch: Patch) -> None:
-    patch.setattr(exhausted, "slowest", lambda state: state.clocks.slowest)
+    patch.setattr(Clocks, "leave_out", lambda _self, _trainer: None)
 
 
 @mutant("I10")
 def sync_rounds_wait_for_exhausted_trainers(patch: Patch) -> None:
-    patch.setattr(exhausted, "shunned", lambda _state: set())
+    patch.setattr(exhausted, "slots", lambda state: state.free)

@@ -24,12 +24,6 @@ def test_loop_trains_each_row_once_before_it_ends() -> None:
     assert sum(bool(outcome.faults) for outcome in outcomes) > SEEDS / 2
 
 
-def test_stand_in_trainer_killed_at_its_end_of_data_loses_no_row() -> None:
-    """The trainer that stands in is lost in that round."""
-    with staged():
-        assert "kill at an end trainer2" in str(play_loops(2113).faults)
-
-
 @pytest.mark.parametrize("mutant", LOOP_MUTANTS, ids=[mutant.name for mutant in LOOP_MUTANTS])
 def test_mutant_is_noticed(mutant: Mutant) -> None:
     failure = noticed_loops(mutant)

@@ -41,7 +41,7 @@ class OrderedCore(Core):
         rank, _ = self.state.rank(closure)
         together = {getattr(event, "closure", None) for event in decided}
         for each in self.state.waiting:
-            met = self.state.exhausted_on.get(each, ())
+            met = self.state.ends.at_end(self.state.ends.needs_of(each))
             if each in together or trainer in met:
                 continue  # starts as well, or the trainer has no data left for it
             if self.state.rank(each)[0] < rank:

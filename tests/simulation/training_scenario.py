@@ -182,7 +182,7 @@ class Scenario(BaseScenario):
     def _kill_at_an_end(self) -> None:
         """May kill a busy trainer soon after one met the end, perhaps with its last elements."""
         dice = self.dice
-        if self.world.now_s < FAULTS_UNTIL_S and dice.random() < 0.3:
+        if self.world.now_s < FAULTS_UNTIL_S and dice.random() < 0.5:
             self.world.at(dice.random() * dice.choice((0.01, 0.05)), None, self._kill_busy)
 
     def _kill_busy(self) -> None:

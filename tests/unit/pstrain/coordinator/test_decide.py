@@ -433,7 +433,9 @@ class Coordinator(RuleBasedStateMachine):
     @precondition(lambda self: self.said)
     @rule(data=st.data())
     def meet_end(self, data: st.DataObject) -> None:
-        self.note(decide.meet_end(self.state, *data.draw(st.sampled_from(self.said))))
+        run = data.draw(st.sampled_from(self.said))
+        ended = data.draw(st.sampled_from([{"a"}, {"b"}, {"a", "b"}]))
+        self.note(decide.meet_end(self.state, *run, frozenset(ended)))
         self.go_on()
 
     def go_on(self) -> None:

@@ -10,20 +10,27 @@ import pytest
 from pstrain.consistency import ASYNC, Consistency, Ssp, Sync
 from pstrain.coordinator import assigning, decide, exhausted, lost_trainers, rounds
 from pstrain.coordinator import events as ev
+from pstrain.coordinator.data_ends import NOTHING, Needs
 from pstrain.coordinator.state import CoordinatorState
 from pstrain.errors import OutOfRangeError
 from pstrain.serialization import remote_errors, results
 from tests.unit.pstrain.coordinator.scheduling_cases import apply
 
+A, B, AB = frozenset({"a"}), frozenset({"b"}), frozenset({"a", "b"})
+
 
 def begun_state(
-    closures: int, trainers: int, rule: Consistency = ASYNC, slots: int = 1
+    closures: int,
+    trainers: int,
+    rule: Consistency = ASYNC,
+    slots: int = 1,
+    iterators: Needs = NOTHING,
 ) -> CoordinatorState:
     state = CoordinatorState(rule, range(trainers))
     for trainer in range(trainers):
         apply(state, decide.join_trainer(trainer, slots))
     for closure in range(closures):
-        apply(state, decide.schedule(state, closure))
+        apply(state, decide.schedule(state, closure, iterators=iterators))
     go_on(state)
     return state
 
@@ -32,14 +39,18 @@ def go_on(state: CoordinatorState) -> list[tuple[int, int]]:
     """Takes all decisions that are due; returns the closures that start, with their trainers."""
     apply(state, rounds.decide_round(state))
     apply(state, exhausted.end_spent(state))
-    events = apply(state, assigning.assign(state))
-    return [(e.closure, e.trainer) for e in events if isinstance(e, ev.ClosureStarted)]
+    started: list[tuple[int, int]] = []
+    while events := apply(state, assigning.assign(state)):
+        started += [(e.closure, e.trainer) for e in events if isinstance(e, ev.ClosureStarted)]
+    return started
 
 
-def meet_end(state: CoordinatorState, *closures: int) -> list[tuple[int, int]]:
+def meet_end(
+    state: CoordinatorState, *closures: int, iterators: Needs = A
+) -> list[tuple[int, int]]:
     for closure in closures:
         run = state.running[closure]
-        apply(state, decide.meet_end(state, closure, run.trainer, run.attempt))
+        apply(state, decide.meet_end(state, closure, run.trainer, run.attempt, iterators))
     return go_on(state)
 
 
@@ -84,28 +95,112 @@ def test_trainer_loss_makes_data_available_to_exhausted_trainers_again() -> None
     apply(state, decide.lose_trainer(state, 1, attempts_max=9))
     assert go_on(state) == [(1, 0)]
     assert meet_end(state, 2) == [(0, 2)]
-    assert not state.exhausted_on  # closure 2 began before the loss
-    assert meet_end(state, 1) == []
-    assert state.exhausted_on == {1: {0}}
+    assert not state.ends  # closure 2 began before the loss
+    assert meet_end(state, 1) == [(2, 0)]
+    assert state.ends.at_end(A) == {0}
 
 
-def test_later_closures_avoid_trainer_on_which_first_waiting_closure_met_end() -> None:
-    state = begun_state(closures=8, trainers=2, slots=2)
+@pytest.mark.parametrize("iterators", [NOTHING, A, AB])
+def test_closures_avoid_trainer_that_is_at_the_end_of_all_they_read(iterators: Needs) -> None:
+    state = begun_state(closures=8, trainers=2, slots=2, iterators=iterators)
     assert [run.trainer for run in state.running.values()] == [0, 1, 0, 1]
     assert meet_end(state, 0) == []
-    assert list(state.waiting) == [0, 4, 5, 6, 7]
+    assert meet_end(state, 2) == []
+    assert list(state.waiting) == [0, 2, 4, 5, 6, 7]
     assert finish(state, 1) == [(0, 1)]
-    assert sorted(state.free) == [0]
+    # Closures of which it is not known that they need what has ended start anywhere.
+    others = [(4, 0), (5, 0)]
+    assert finish(state, 3) == ([(2, 1)] if iterators == A else [(2, 1), *others])
+
+
+def test_trainer_is_asked_once_for_data_that_have_ended_there() -> None:
+    state = begun_state(closures=300, trainers=10, slots=2, iterators=A)
+    runs = 20
+    while not state.failed:
+        closure, run = next(iter(state.running.items()))
+        has_row = run.trainer == 3 and state.finished_count < 100
+        runs += len((finish if has_row else meet_end)(state, closure))
+    assert state.is_idle
+    assert runs == 100 + 20
+    assert state.failed_count == 2
+    assert state.cancelled_count == 198
+
+
+def test_closure_that_did_not_run_yet_does_once_its_data_have_ended_everywhere() -> None:
+    """It may do without them; one that only met the end fails, and cancels the others."""
+    state = begun_state(closures=4, trainers=2, slots=2, iterators=A)
+    assert meet_end(state, 0, 1) == []
+    apply(state, decide.schedule(state, 4, iterators=A))
+    assert go_on(state) == []
+    for closure in (0, 1):
+        apply(state, decide.cancel(state, closure, ev.Reason.ASKED))
     assert go_on(state) == [(4, 0)]
+    assert finish(state, 4) == []
+    assert not state.failed
 
 
-def test_exhausted_trainer_is_sent_no_more_closures_than_it_has_slots() -> None:
-    state = begun_state(closures=40, trainers=2)
+def test_closure_runs_where_one_of_the_iterators_has_data_left() -> None:
+    state = begun_state(closures=3, trainers=3)
+    assert meet_end(state, 0, iterators=AB) == []
+    assert meet_end(state, 1, iterators=A) == [(0, 1)]
+    assert finish(state, 0) == []
+    assert finish(state, 2) == [(1, 2)]
+
+
+def test_closure_that_reads_another_iterator_on_each_trainer_is_tried_once_on_each() -> None:
+    state = begun_state(closures=1, trainers=4)
+    for trainer, iterators in ((1, A), (2, B), (3, A), (0, B)):
+        assert meet_end(state, 0, iterators=iterators) == [(0, trainer)]
+    assert meet_end(state, 0, iterators=A) == []
+    assert state.failed == [0]
+    assert not state.ends._ended_on.keys() - {"a", "b"}
+    assert len(state.free._views) == len(state.ends._elsewhere) == len(state.ends._at_end)
+
+
+@pytest.mark.parametrize("news", ["an iterator is made", "errors are reported"])
+def test_trainers_are_asked_again_once_there_may_be_data(news: str) -> None:
+    state = begun_state(closures=3, trainers=2, iterators=A)
+    assert meet_end(state, 0) == []
+    if news == "an iterator is made":
+        apply(state, decide.renew_data(state))
+        assert go_on(state) == [(0, 0)]
+    else:
+        assert meet_end(state, 1) == []
+        assert state.failed
+        apply(state, decide.report_errors(state))
+        apply(state, decide.schedule(state, 3, iterators=A))
+        assert go_on(state) == [(3, 0)]
+    assert not state.ends
+    assert not state.free._views
+    assert not decide.renew_data(state)
+
+
+def test_late_trainer_is_asked_before_the_data_count_as_used_up() -> None:
+    state = begun_state(closures=2, trainers=2, iterators=A)
+    assert meet_end(state, 0) == []
+    apply(state, decide.join_trainer(2, 1))
+    assert go_on(state) == [(0, 2)]
+    assert meet_end(state, 1) == []
+    apply(state, decide.join_trainer(3, 1))
+    assert go_on(state) == [(1, 3)]
+
+
+def test_trainer_at_the_end_of_other_data_runs_what_reads_none() -> None:
+    state = begun_state(closures=2, trainers=2, iterators=A)
+    assert meet_end(state, 0) == []
+    apply(state, decide.schedule(state, 2, iterators=A))
+    apply(state, decide.schedule(state, 3))
+    assert finish(state, 1) == [(0, 1)]
+    apply(state, decide.cancel(state, 2, ev.Reason.ASKED))
+    assert go_on(state) == [(3, 0)]
+
+
+def test_exhausted_trainer_is_sent_no_closures_ahead() -> None:
+    state = begun_state(closures=40, trainers=2, iterators=A)
     assert meet_end(state, 0) == []
     assert finish(state, 1) == [(0, 1)]
     apply(state, assigning.assign(state, lambda _: 9))
-    assert len(state.trainers[0].running) == 1
-    assert len(state.trainers[1].running) == 9
+    assert [len(trainer.running) for trainer in state.trainers.values()] == [0, 9]
 
 
 def test_ends_of_data_do_not_count_as_lost_attempts() -> None:
@@ -122,13 +217,13 @@ def test_end_of_data_does_not_move_closure_that_is_bound_or_ends_anyway(kind: st
     if kind == "bound":
         apply(state, decide.schedule(state, 2, trainer=1))
         assert finish(state, 1) == [(2, 1)]
-        assert decide.meet_end(state, 2, 1, 0) == ()
+        assert decide.meet_end(state, 2, 1, 0, A) == ()
         return
     if kind == "cancelled":
         apply(state, decide.cancel(state, 0, ev.Reason.ASKED))
     else:
         apply(state, decide.fail(state, 1, 1, 0))
-    assert decide.meet_end(state, 0, 0, 0) == ()
+    assert decide.meet_end(state, 0, 0, 0, A) == ()
 
 
 def test_clock_of_trainer_at_end_of_its_data_is_lifted_to_slowest_of_others() -> None:
@@ -137,7 +232,7 @@ def test_clock_of_trainer_at_end_of_its_data_is_lifted_to_slowest_of_others() ->
         apply(state, decide.finish(state, closure, closure % 4, 0))
     apply(state, decide.silence_trainer(state, 3))
     for closure in (0, 9):
-        apply(state, decide.meet_end(state, closure, closure % 4, 0))
+        apply(state, decide.meet_end(state, closure, closure % 4, 0, A))
         assert [state.clocks[trainer] for trainer in range(3)] == [1, 2, 1]
 
 
@@ -169,8 +264,8 @@ def test_higher_priority_closures_go_first_after_end_of_data() -> None:
     apply(state, decide.join_trainer(1, 1))
     assert go_on(state) == [(3, 1)]
     assert meet_end(state, 2, 1) == []
-    assert list(state.waiting) == [1, 2, 0]
-    assert finish(state, 3) == [(1, 1)]
+    assert list(state.waiting) == [2, 1, 0]
+    assert finish(state, 3) == [(2, 1)]
 
 
 def test_exhausted_trainer_does_not_hold_up_others_under_ssp() -> None:

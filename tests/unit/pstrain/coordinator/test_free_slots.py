@@ -17,6 +17,7 @@ class FreeSlotsMachine(RuleBasedStateMachine):
         super().__init__()
         self.free = FreeSlots()
         self.trainers: dict[int, tuple[int, int]] = {}
+        self.views: list[tuple[FreeSlots, set[int]]] = []
         self.joined = 0
 
     @rule(slots=st.integers(1, SLOTS_MAX))
@@ -51,6 +52,29 @@ class FreeSlotsMachine(RuleBasedStateMachine):
     def end(self, data: st.DataObject) -> None:
         busy = [trainer for trainer, (_, used) in self.trainers.items() if used]
         self._use(data.draw(st.sampled_from(busy)), -1)
+
+    @precondition(lambda self: self.trainers)
+    @rule(data=st.data())
+    def view(self, data: st.DataObject) -> None:
+        left_out = data.draw(st.sets(st.sampled_from(sorted(self.trainers))))
+        self.views.append((self.free.without(left_out), left_out))
+
+    @precondition(lambda self: self.views)
+    @rule(data=st.data())
+    def drop_view(self, data: st.DataObject) -> None:
+        view, _ = self.views.pop(data.draw(st.integers(0, len(self.views) - 1)))
+        self.free.drop_view(view)
+        assert view not in self.free._views
+
+    @invariant()
+    def views_follow(self) -> None:
+        for view, left_out in self.views:
+            expected = [t for _, t in self._free() if t not in left_out]
+            assert sorted(view) == sorted(expected)
+            assert len(view) == len(expected)
+            used = [(used, t) for t, (_, used) in self.trainers.items() if t not in left_out]
+            assert sorted(view.by_use()) == sorted(used)
+            assert [t for t in range(self.joined) if view.has(t)] == sorted(t for _, t in used)
 
     def _use(self, trainer: int, by: int) -> None:
         (self.free.take if by > 0 else self.free.give_back)(trainer)

@@ -20,6 +20,7 @@ class NearSlotsMachine(RuleBasedStateMachine):
         self.clocks = Clocks()
         self.free = NearSlots(self.clocks, STALENESS)
         self.trainers: dict[int, tuple[int, int]] = {}  # slots, used
+        self.views: list[tuple[NearSlots, set[int]]] = []
         self.joined = 0
 
     @rule(slots=st.integers(1, SLOTS_MAX))
@@ -75,6 +76,17 @@ class NearSlotsMachine(RuleBasedStateMachine):
         assert [used_by[t] + order[:at].count(t) for at, t in enumerate(order)] == [
             used for used, _ in sorted(loads)
         ]
+
+    @precondition(lambda self: self.trainers and not self.views)
+    @rule(data=st.data())
+    def view(self, data: st.DataObject) -> None:
+        left_out = data.draw(st.sets(st.sampled_from(sorted(self.trainers))))
+        self.views.append((self.free.without(left_out), left_out))
+
+    @invariant()
+    def views_have_the_near_slots_of_others(self) -> None:
+        for view, left_out in self.views:
+            assert sorted(view.near) == sorted(t for t in self.free.near if t not in left_out)
 
     @invariant()
     def all_free_slots_are_there_as_well(self) -> None:

@@ -24,9 +24,10 @@ from tests.unit.pstrain.coordinator.scheduling_cases import apply, started
 PRIORITIES = {0: 0, 1: 0, 2: 3, 3: -1, 4: 3, 5: 0, 6: 7}
 
 
-@given(st.lists(st.tuples(st.sampled_from("alr"), st.integers(0, 9), st.integers(-2, 2))))
+@given(st.lists(st.tuples(st.sampled_from("albr"), st.integers(0, 9), st.integers(-2, 2))))
 def test_priority_queue_behaves_like_sorted_list(steps: list[tuple[str, int, int]]) -> None:
-    line, twin = PriorityQueue(), list[tuple[int, int]]()
+    """Steps: append, appendleft, put back, remove."""
+    line, twin, put_back = PriorityQueue(), list[tuple[int, int]](), list[int]()
     for step, closure, wanted in steps:
         known = dict(twin)
         if (closure in known) != (step == "r"):
@@ -35,12 +36,23 @@ def test_priority_queue_behaves_like_sorted_list(steps: list[tuple[str, int, int
         if step == "r":
             line.remove(closure, priority)
             twin.remove((closure, priority))
+            put_back = [each for each in put_back if each != closure]
         elif step == "a":
             line.append(closure, priority)
             twin.append((closure, priority))
+        elif step == "b":
+            line.put_back(closure, priority)
+            alike = [each for each, of in twin if of == priority]
+            before = max((i + 1 for i, each in enumerate(alike) if each in put_back), default=0)
+            rest = alike[before:]
+            at = twin.index((rest[0], priority)) if rest else len(twin)
+            twin.insert(at, (closure, priority))
+            put_back.append(closure)
         else:
             line.appendleft(closure, priority)
             twin.insert(0, (closure, priority))
+            if any(each in put_back for each, of in twin if of == priority):
+                put_back.append(closure)
         twin.sort(key=lambda each: -each[1])
         assert list(line) == [each for each, _ in twin]
         assert (len(line), bool(line)) == (len(twin), bool(twin))

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from pstrain.consistency import ASYNC, Consistency, Ssp, Sync
-from pstrain.coordinator import assigning, exhausted, rounds
+from pstrain.coordinator import assigning, rounds
 from pstrain.coordinator import events as ev
 from pstrain.coordinator.core import Core
 from pstrain.coordinator.lost_trainers import Settlement
@@ -38,6 +38,17 @@ def slots_of(state: CoordinatorState) -> Iterator[tuple[int, int]]:
             yield from ((used, index) for used in range(busy, trainer.slots))
 
 
+def has_data(state: CoordinatorState, trainer: int) -> bool:
+    """True unless a trainer is at the end of all that the first closure needs, others are not."""
+    if not state.waiting:
+        return True
+    ended = [
+        state.ends._ended_on.get(each, set()) for each in state.ends.needs_of(state.waiting.first)
+    ]
+    at_end = set.intersection(*ended) if ended else set()
+    return trainer not in at_end or at_end == state.trainers.keys()
+
+
 def loads_of(state: CoordinatorState) -> dict[int, int]:
     """Returns how many closures each trainer has that may get some ahead."""
     return {
@@ -46,20 +57,20 @@ def loads_of(state: CoordinatorState) -> dict[int, int]:
         if trainer.ended >= trainer.slots
         and not trainer.is_silenced
         and index not in state.bound_waiting
-        and not any(index in met for met in state.exhausted_on.values())
+        and has_data(state, index)
     }
 
 
 def could_start(core: Core) -> bool:
     """True if the first closure that waits for any trainer may start; no round is considered."""
-    state, free = core.state, list(slots_of(core.state))
+    state = core.state
+    free = [(used, index) for used, index in slots_of(state) if has_data(state, index)]
     if state.holds or not state.waiting:
         return False
     if isinstance(state.consistency, Ssp):
-        clocks = [state.clocks[i] for i, each in state.trainers.items() if not each.is_silenced]
+        slowest = state.clocks.slowest
         return any(
-            state.consistency.may_start(state.clocks[index], used, min(clocks))
-            for used, index in free
+            state.consistency.may_start(state.clocks[index], used, slowest) for used, index in free
         )
     first = state.waiting.first
     most = 0 if state.attempts[first] else core._ahead(first)
@@ -73,8 +84,8 @@ def next_in_round(state: CoordinatorState, rule: Sync) -> list[int]:
     if this.decided or is_short or (this.old_rounds and this.absent):
         return []
     begun = [*this.prepared, *state.running]
-    shunned, used = exhausted.shunned(state), this.trainers.used if begun else {}
-    free = sorted({index for _, index in slots_of(state)} - shunned)
+    used = this.trainers.used if begun else {}
+    free = sorted({index for _, index in slots_of(state) if has_data(state, index)})
     free.sort(key=lambda index: state.trainers[index].drops)
     chosen = [index for index in free if index not in used]
     chosen = chosen[: max(0, state.trainers_expected - len(begun))]
@@ -104,7 +115,7 @@ class WatchedCore(Core):
 
     def apply(self, events: ev.Events) -> None:
         rule = self.state.consistency
-        is_plain = not (self.state.bound_waiting or self.state.exhausted_on)
+        is_plain = not self.state.bound_waiting
         for event in events:
             if isinstance(rule, Sync):
                 assert rounds.next_trainers(self.state, rule) == next_in_round(self.state, rule)
@@ -115,11 +126,14 @@ class WatchedCore(Core):
     def _check(self, event: ev.ClosureStarted) -> None:
         state, rule = self.state, self.state.consistency
         assert event.closure == state.waiting.first
+        assert has_data(state, event.trainer)
         load = len(state.trainers[event.trainer].running)
         if isinstance(rule, Ssp):
             assert rule.may_start(state.clocks[event.trainer], load, state.clocks.slowest)
-        elif rule is ASYNC and (free := list(slots_of(state))):
-            assert load == min(free)[0]
+        elif rule is ASYNC and (
+            free := [used for used, index in slots_of(state) if has_data(state, index)]
+        ):
+            assert load == min(free)
         elif rule is ASYNC:
             loads = loads_of(state)
             assert event.trainer in loads
@@ -273,8 +287,6 @@ class PromptStarts(RuleBasedStateMachine):
     @invariant()
     def nothing_waits_that_could_start(self) -> None:
         check_invariants(self.state)
-        if self.state.exhausted_on:
-            return  # a trainer without data waits until others have begun what it could not do
         assert assigning.assign(self.state) == ()
         if not self.has_bound:
             assert assigning.assign(self.state, self.core._ahead) == ()
@@ -290,25 +302,37 @@ class PromptStartsOfAnyKind(PromptStarts):
         function=st.sampled_from(sorted(SECONDS)),
         trainer=st.none() | st.integers(0, TRAINERS - 1),
         priority=st.integers(-1, 2),
+        iterators=st.sampled_from(["", "a", "b", "ab"]),
     )
-    def schedule_specially(self, function: str, trainer: int | None, priority: int) -> None:
-        self.submit(function, trainer=trainer, priority=priority)
+    def schedule_specially(
+        self, function: str, trainer: int | None, priority: int, iterators: str
+    ) -> None:
+        self.submit(function, trainer=trainer, priority=priority, iterators=frozenset(iterators))
 
     @precondition(lambda self: len(self.state.trainers) > 1)
-    @rule(data=st.data())
-    def meet_end(self, data: st.DataObject) -> None:
+    @rule(data=st.data(), iterators=st.sampled_from(["a", "b", "ab"]))
+    def meet_end(self, data: st.DataObject, iterators: str) -> None:
         live = [
             (closure, run.trainer)
             for closure, run in self.state.running.items()
             if closure not in self.state.bound
             and not self.state.trainers[run.trainer].is_silenced
-            # Not on the last trainer: the closure would fail, and scheduling wait for the others.
-            and len(self.state.exhausted_on.get(closure, ())) + 1 < len(self.state.trainers)
+            and not self._would_be_everywhere(run.trainer, {*iterators, f"closure {closure}"})
         ]
         if live:
             closure, trainer = data.draw(st.sampled_from(sorted(live)))
-            result = self._result(closure, error=IndexError("no data"), met_end=True)
+            ended = frozenset(iterators)
+            result = self._result(closure, error=IndexError("no data"), ended_iterators=ended)
             self.scheduler.trainers.results(trainer, [result])
+
+    def _would_be_everywhere(self, trainer: int, iterators: set[str]) -> bool:
+        """True if one of these would have ended on all trainers: nothing starts any more then."""
+        ended = [self.state.ends._ended_on.get(each, set()) | {trainer} for each in iterators]
+        return any(each == self.state.trainers.keys() for each in ended)
+
+    @rule()
+    def renew_data(self) -> None:
+        self.scheduler.add_resource("a", b"")
 
 
 class PromptSspStarts(PromptStartsOfAnyKind):

@@ -14,10 +14,12 @@ from pstrain.coordinator.core import Core
 from pstrain.coordinator.lost_trainers import Settlement
 from pstrain.coordinator.orders import Outbox, RoundPart, RunResult, StartRun
 from pstrain.coordinator.scheduler import Scheduler
+from pstrain.errors import OutOfRangeError
 from tests.unit.counted_calls import calls_of
 
 SLOTS = 3
 WAITING = 4_000
+DATA = frozenset({"iterator"})
 
 
 class Cluster:
@@ -34,17 +36,22 @@ class Cluster:
             self.scheduler.trainers.joined(trainer, slots, outbox)
         for number in range(WAITING):
             trainer = number % trainers if bound else None
-            self.scheduler.submit("step", b"", ((), {}), trainer)
+            self.scheduler.submit("step", b"", ((), {}), trainer, iterators=DATA)
 
-    def end_one(self, trainer: int) -> None:
+    def end_one(self, trainer: int, *, has_data: bool = True) -> bool:
         """Reports the end of the trainer's first run, if it has any, and applies full rounds."""
-        if not (results := self._results(trainer)):
-            return
+        results = self._results(trainer)
+        if not has_data:
+            end = OutOfRangeError("no rows")
+            results = [run._replace(error=end, part=None, ended_iterators=DATA) for run in results]
+        if not results:
+            return False
         self.scheduler.trainers.results(trainer, results)
         while not self.core.orders.empty():
             order = self.core.orders.get()
             assert order is not None
             self.scheduler.rounds.applied(order)
+        return True
 
     def _results(self, trainer: int) -> list[RunResult]:
         part = RoundPart(f"trainer-{trainer}", (0,), True) if self.core.in_rounds else None
@@ -96,6 +103,37 @@ def test_result_costs_the_same_however_many_trainers_there_are(
 ) -> None:
     few, many = (calls_for_results(n, rule, bound=bound, silent=silent) for n in (20, 200))
     assert many < 1.3 * few
+
+
+def calls_at_the_end_of_data(trainers: int, rule: Consistency) -> tuple[float, float]:
+    """Counts runs and calls for each trainer from when all but one have no more data.
+
+    That one still has some for each of the others.
+    """
+    cluster, runs = Cluster(trainers, rule), 0
+    state = cluster.core.state
+
+    def play() -> None:
+        nonlocal runs
+        for trainer in [*range(trainers)] * 4 * SLOTS:
+            if not state.failed:
+                has_data = state.finished_count < SLOTS * trainers
+                runs += cluster.end_one(0, has_data=has_data)
+                runs += bool(trainer) and cluster.end_one(trainer, has_data=False)
+
+    calls = calls_of(play)
+    assert state.failed
+    assert state.finished_count == SLOTS * trainers
+    return runs / trainers, calls / trainers
+
+
+@pytest.mark.parametrize("rule", [ASYNC, ssp(1)], ids=str)
+def test_end_of_data_costs_the_same_for_each_trainer_however_many_there_are(
+    rule: Consistency,
+) -> None:
+    few, many = (calls_at_the_end_of_data(n, rule) for n in (20, 200))
+    assert many[0] < 1.1 * few[0] < 2.5 * SLOTS
+    assert many[1] < 1.3 * few[1]
 
 
 @pytest.mark.parametrize("rule", [ASYNC, ssp(1), sync()], ids=str)

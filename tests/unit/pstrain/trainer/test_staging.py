@@ -84,7 +84,7 @@ def test_read_without_own_or_held_changes_commits_nothing() -> None:
 def test_only_end_of_own_data_is_met_without_effect() -> None:
     run = run_after(0)
     assert not run.only_met_end(StopIteration())
-    run.has_met_end = True
+    run.ended_resources.add("iterator-1")
     assert run.only_met_end(StopIteration())
     assert not run.only_met_end(ValueError())
     run.has_taken = True

@@ -188,7 +188,7 @@ def test_parts_that_an_earlier_run_committed_are_not_committed_again(trainer: Tr
         ({"value": b"123" * 5}, {"value": "MTIzMTIzMTIzMTIzMTIz"}),
         ({"value": b"1" * 16}, {"bytes": 16}),
         ({"error_json": "no"}, {"error": "no"}),
-        ({"error_json": "no", "met_end": True}, {"error": "no", "met_end": True}),
+        ({"error_json": "no", "ended_resource_ids": ["a"]}, {"error": "no", "met_end": True}),
     ],
 )
 def test_decision_has_outcome_of_closure_or_size_of_large_value(
