@@ -21,6 +21,7 @@ from pstrain.coordinator.options import CoordinatorOptions
 from pstrain.coordinator.per_worker import IteratorsInUse
 from pstrain.coordinator.scheduler import Scheduler
 from pstrain.coordinator.server_recovery import ServerRecovery
+from pstrain.coordinator.settling import SettlingTurns
 from pstrain.strategy.parameter_server import ParameterServerStrategy
 from pstrain.wire import trainer_pb2 as pb
 
@@ -92,6 +93,7 @@ def _make_links(
     rule, resolver = strategy.consistency, strategy.cluster_resolver
     if isinstance(rule, Sync):
         closures_in_flight = 1
+    settling = SettlingTurns()
     spec, token = resolver.cluster_spec(), resolve_token(getattr(resolver, "token", None))
     return [
         TrainerLink(
@@ -106,6 +108,7 @@ def _make_links(
             token=token,
             tls=strategy.tls,
             recovery=recovery,
+            settling=settling,
         )
         for pipeline, index in enumerate(spec.task_indices("worker"))
     ]

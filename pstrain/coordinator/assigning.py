@@ -42,7 +42,7 @@ def assign(
         return ()
     if state.holds and (not isinstance(state.consistency, Sync) or state.is_quiet):
         return ()  # a round that has begun needs its other closures to end
-    if state.ends and exhausted.any_spent(state):
+    if state.ends.trainers and exhausted.any_spent(state):
         return ()
     free = exhausted.slots(state)
     match state.consistency:

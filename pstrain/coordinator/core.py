@@ -88,11 +88,11 @@ class Core:
         """Decides the round if complete, ends spent closures, starts those that can start."""
         if self.in_rounds:
             self.apply(rounds.decide_round(self.state))
-        if self.state.ends:
+        if self.state.ends.trainers:
             self.apply(exhausted.end_spent(self.state))
         while started := assigning.assign(self.state, self._ahead, self.run_times.ahead_max):
             self.apply(started)
-            if not self.state.ends:
+            if not self.state.ends.trainers:
                 return
 
     def seal(self, below: int) -> None:

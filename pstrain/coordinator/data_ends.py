@@ -24,8 +24,9 @@ _NOWHERE: Final[frozenset[int]] = frozenset()
 class DataEnds:
     """The ends of data that trainers have met. Not thread-safe.
 
-    ``reads``: by closure, the iterators among its arguments. ``trainers``: those at any end.
-    ``free``: the slots of all trainers.
+    ``reads``: by closure, the iterators among its arguments. ``trainers``: those at any end;
+    without any there is nothing to ask, and nothing to note but ends. ``free``: the slots of all
+    trainers.
     """
 
     def __init__(self, free: FreeSlots) -> None:
@@ -38,9 +39,6 @@ class DataEnds:
         # Of needs that were asked for: where they have ended, and the free slots elsewhere.
         self._at_end: dict[Needs, set[int]] = {}
         self._elsewhere: dict[Needs, FreeSlots] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self.trainers)
 
     def needs_of(self, closure: int) -> Needs:
         """Returns what a closure was at the end of, or else what it may read."""
@@ -93,12 +91,9 @@ class DataEnds:
             self._waiting.pop(needs, None)
 
     def end(self, closure: int) -> None:
-        """Notes that a closure has ended."""
-        self.reads.pop(closure, None)
-        if closure not in self._needs:
-            return
+        """Notes that a closure has ended; does nothing if it met no end."""
         self.leave_queue(closure)
-        if self._needs.pop(closure) == (own := _alone(closure)):
+        if self._needs.pop(closure, None) == (own := _alone(closure)):
             for iterator in own:
                 del self._ended_on[iterator]
             if self._at_end.pop(own, None) is not None:

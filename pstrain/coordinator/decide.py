@@ -115,7 +115,7 @@ def meet_end(
 
 def renew_data(state: CoordinatorState) -> ev.Events:
     """Notes that an iterator was made: trainers may have data again."""
-    return (ev.DataRenewed(),) if state.ends else ()
+    return (ev.DataRenewed(),) if state.ends.trainers else ()
 
 
 def prepare(

@@ -45,7 +45,7 @@ def end_spent(state: CoordinatorState) -> ev.Events:
 
 def slots(state: CoordinatorState) -> FreeSlots:
     """Returns the free slots that the first closure in the queue may use."""
-    if not state.ends or not state.waiting:
+    if not state.ends.trainers or not state.waiting:
         return state.free
     needs = state.ends.needs_of(state.waiting.first)
     if len(state.ends.at_end(needs)) == len(state.trainers):
@@ -55,7 +55,7 @@ def slots(state: CoordinatorState) -> FreeSlots:
 
 def leading(state: CoordinatorState) -> Iterable[int]:
     """Returns the closures at the head of the queue that may use the same slots as the first."""
-    if not state.ends or not state.waiting:
+    if not state.ends.trainers or not state.waiting:
         return state.waiting
     needs = state.ends.needs_of(state.waiting.first)
     return itertools.takewhile(lambda closure: state.ends.needs_of(closure) == needs, state.waiting)

@@ -24,12 +24,12 @@ from pstrain.coordinator.functions import PickledFunctions
 from pstrain.coordinator.lost_trainers import (
     Settlement,
     merged,
-    settle_servers,
     settle_services,
 )
 from pstrain.coordinator.orders import Outbox, RunResult
 from pstrain.coordinator.scheduler import Scheduler
 from pstrain.coordinator.server_recovery import ServerRecovery
+from pstrain.coordinator.settling import SettlingTurns
 from pstrain.coordinator.trainer_messages import Requests, position_of, result_of
 from pstrain.errors import AbortedError
 from pstrain.trainer.client import RemoteParameters
@@ -50,7 +50,10 @@ _RECONNECT_MAX_S = 3.0
 
 
 class TrainerLink:
-    """The connection to one trainer. Owns one thread from ``start`` to ``stop``, which waits."""
+    """The connection to one trainer. Owns one thread from ``start`` to ``stop``, which waits.
+
+    ``settling``: shared by all links of a coordinator.
+    """
 
     def __init__(
         self,
@@ -65,6 +68,7 @@ class TrainerLink:
         slots: int,
         token: str,
         recovery: ServerRecovery,
+        settling: SettlingTurns,
         tls: TlsConfig | None = None,
     ) -> None:
         self.index = index
@@ -77,6 +81,7 @@ class TrainerLink:
         self._slots = slots
         self._token, self._tls = token, tls
         self._recovery = recovery
+        self._settling = settling
         self._stopping = threading.Event()
         self._stream: Any = None
         self._thread = threading.Thread(target=self._run, name=f"trainer-link-{index}", daemon=True)
@@ -147,9 +152,8 @@ class TrainerLink:
             self._scheduler.rounds.wait_for_round(
                 _ROUND_TIMEOUT_S, lambda: self._recovery.is_restoring
             )
-        if not is_stopping and not self._recovery.is_restoring:
             try:
-                settlement = settle_servers(self._servers, name)
+                settlement = self._settling.settle(self._servers, name, self._needs_settling)
             except DataServiceError as error:
                 if not self._awaits_restore(error):
                     # A program whose session was replaced gets this error from its next call.
@@ -161,6 +165,9 @@ class TrainerLink:
         timeout_s = _STOP_TELL_TIMEOUT_S if is_stopping else _TELL_TIMEOUT_S
         settle_services(name, services, merged(marks, settlement.marks.values()), timeout_s)
         self._scheduler.trainers.lost(self.index, settlement)
+
+    def _needs_settling(self) -> bool:
+        return not (self._stopping.is_set() or self._recovery.is_restoring)
 
     def _awaits_restore(self, error: Exception) -> bool:
         """True if a restore is about to undo what the trainer committed: it need not be known."""

@@ -57,6 +57,9 @@ class PriorityQueue:
             order.move_to_end(each, last=False)
 
     def remove(self, closure: int, priority: int = 0) -> None:
+        if not self._others:
+            del self._plain[closure]
+            return
         place = _place(priority)
         if closure in self._others.get(place - 1, ()):
             place -= 1

@@ -374,9 +374,10 @@ class CoordinatorState:
         if not self.running and not self.round.prepared:
             self.round.trainers.begin()
         self._dequeue(event.closure)
-        self.ends.leave_queue(event.closure)
-        if event.closure not in self.bound:
-            self.clocks.count(event.trainer)
+        if self.ends.trainers:
+            self.ends.leave_queue(event.closure)
+            if event.closure not in self.bound:
+                self.clocks.count(event.trainer)
         self.running[event.closure] = Run(event.trainer, event.attempt, losses=self.lost_count)
         self.attempts[event.closure] = event.attempt + 1
         self.free.take(event.trainer)
@@ -402,7 +403,9 @@ class CoordinatorState:
         self.cancelling.pop(closure, None)
         self.reported.discard(closure)
         self.ended_runs.pop(closure, None)
-        self.ends.end(closure)
+        self.ends.reads.pop(closure, None)
+        if self.ends.trainers:
+            self.ends.end(closure)
         self.bound.pop(closure, None)
         self.priorities.pop(closure, None)
 

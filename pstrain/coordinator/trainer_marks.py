@@ -40,8 +40,8 @@ class TrainerMarks:
         """Notes which data services a trainer reads from now on.
 
         Returns the services that were not known, and the names of all trainers lost so far, which
-        may have read them.
+        may have read them: of none if no service is new, as after most messages.
         """
         new = frozenset(services) - self._services
         self._services |= new
-        return new, tuple(self._lost_names)
+        return new, tuple(self._lost_names) if new else ()

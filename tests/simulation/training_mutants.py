@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pstrain.coordinator import decide, link, lost_trainers
+from pstrain.coordinator import decide, lost_trainers, settling
 from pstrain.coordinator.dependencies import Dependencies
 from pstrain.coordinator.priority_queue import PriorityQueue
 from pstrain.coordinator.state import CoordinatorState
@@ -299,9 +299,9 @@ def closures_do_not_wait_for_their_inputs(patch: Patch) -> None:
     original = decide.schedule
 
     def schedule(
-        state: Any, closure: int, trainer: Any = None, *_inputs: Any, priority: int = 0
+        state: Any, closure: int, trainer: Any = None, *_inputs: Any, **options: Any
     ) -> Any:
-        return original(state, closure, trainer, priority=priority)
+        return original(state, closure, trainer, **options)
 
     patch.setattr(decide, "schedule", schedule)
 
@@ -336,7 +336,7 @@ def partly_committed_closures_can_be_cancelled(patch: Patch) -> None:
 @mutant("I7", "I8", "I1")
 def decisions_of_lost_trainers_are_not_requested(patch: Patch) -> None:
     patch.setattr(
-        link, "settle_servers", lambda _servers, _name: lost_trainers.Settlement({}, {}, {})
+        settling, "settle_servers", lambda _servers, _name: lost_trainers.Settlement({}, {}, {})
     )
 
 

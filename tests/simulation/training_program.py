@@ -20,6 +20,7 @@ from pstrain.coordinator.applying import RoundApplier
 from pstrain.coordinator.functions import PickledFunction
 from pstrain.coordinator.link import TrainerLink
 from pstrain.coordinator.remote_value import RemoteValue
+from pstrain.coordinator.settling import SettlingTurns
 from pstrain.errors import (
     CancelledError,
     DataServiceError,
@@ -151,7 +152,7 @@ class CoordinatorNode(Process):
         if self._in_rounds:
             RoundApplier(self.scheduler, self.parameters, self.recovery).start()
         self.scheduler.add_resource(_ITERATOR, pickling.dumps((_source, 0, {}), _reference))
-        incarnations = itertools.count(1)
+        incarnations, settling = itertools.count(1), SettlingTurns()
         for index, address in enumerate(world.trainers):
             link = TrainerLink(
                 index,
@@ -172,6 +173,7 @@ class CoordinatorNode(Process):
                 incarnations=incarnations,
                 slots=1 if self._in_rounds else 2 * self._in_flight,
                 recovery=self.recovery,
+                settling=settling,
                 token="-",
             )
             self.links.append(link)
@@ -330,6 +332,7 @@ class CoordinatorNode(Process):
             deadline_s=self._mind.deadline_s(),
             inputs=inputs,
             priority=self._mind.priority() if not self._in_rounds else 0,
+            iterators=frozenset({_ITERATOR}),
         )
         self.world.checker.needs(value.closure, inputs)
         if trainer is not None:

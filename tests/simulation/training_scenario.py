@@ -27,6 +27,7 @@ from pstrain.coordinator import (
     rollback,
     scheduler,
     scheduler_stats,
+    settling,
     trainer_interface,
     waits,
 )
@@ -394,6 +395,7 @@ def staged() -> Iterator[None]:
             scheduler_stats,
             restoring,
             server_identities,
+            settling,
             link,
             remote_value,
             trainer_service,

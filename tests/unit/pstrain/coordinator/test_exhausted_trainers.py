@@ -95,7 +95,7 @@ def test_trainer_loss_makes_data_available_to_exhausted_trainers_again() -> None
     apply(state, decide.lose_trainer(state, 1, attempts_max=9))
     assert go_on(state) == [(1, 0)]
     assert meet_end(state, 2) == [(0, 2)]
-    assert not state.ends  # closure 2 began before the loss
+    assert not state.ends.trainers  # closure 2 began before the loss
     assert meet_end(state, 1) == [(2, 0)]
     assert state.ends.at_end(A) == {0}
 
@@ -170,7 +170,7 @@ def test_trainers_are_asked_again_once_there_may_be_data(news: str) -> None:
         apply(state, decide.report_errors(state))
         apply(state, decide.schedule(state, 3, iterators=A))
         assert go_on(state) == [(3, 0)]
-    assert not state.ends
+    assert not state.ends.trainers
     assert not state.free._views
     assert not decide.renew_data(state)
 

@@ -10,9 +10,11 @@ from typing import Any, cast
 import pytest
 
 from pstrain.coordinator import link as module
+from pstrain.coordinator import settling
 from pstrain.coordinator.link import TrainerLink
 from pstrain.coordinator.lost_servers import is_server_loss
 from pstrain.coordinator.lost_trainers import Settlement
+from pstrain.coordinator.settling import SettlingTurns
 from pstrain.errors import (
     AbortedError,
     CancelledError,
@@ -38,6 +40,7 @@ class LinkWithGivenReplies(TrainerLink):
         self._configuration: Any = SimpleNamespace(session="s", incarnation=1)
         self._servers: Any = SimpleNamespace(session="s")
         self._recovery: Any = SimpleNamespace(is_restoring=False, notice=is_server_loss)
+        self._settling = SettlingTurns()
         self._functions: Any = {}
         self._scheduler: Any = SimpleNamespace(trainers=self)
         self._replies = [
@@ -125,6 +128,7 @@ class Cluster:
             slots=1,
             token="t",
             recovery=cast(Any, self),
+            settling=SettlingTurns(),
         )
         self.link._configure = self._configure  # type: ignore[method-assign]
         self.link._serve = self._serve  # type: ignore[method-assign]
@@ -247,7 +251,7 @@ class Loss:
             ),
             rounds=SimpleNamespace(wait_for_round=lambda *_: self.done.append("round")),
         )
-        monkeypatch.setattr(module, "settle_servers", self._settle_servers)
+        monkeypatch.setattr(settling, "settle_servers", self._settle_servers)
         monkeypatch.setattr(module, "settle_services", self._settle_services)
         link._settle_loss()
 

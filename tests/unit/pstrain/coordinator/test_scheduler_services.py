@@ -27,7 +27,7 @@ def test_service_named_later_is_told_of_trainers_lost_before() -> None:
     one = scheduler()
     assert one.trainers.record_loss(0, "trainer-0") == (frozenset(), {})
     assert one.trainers.services_read(["a:1"]) == (frozenset({"a:1"}), ("trainer-0",))
-    assert one.trainers.services_read(["a:1"]) == (frozenset(), ("trainer-0",))
+    assert one.trainers.services_read(["a:1"]) == (frozenset(), ())
 
 
 def test_failed_replacement_run_consumes_no_rows_of_prepared_closure() -> None:

@@ -1,0 +1,58 @@
+"""Turns of lost trainers' links in asking the parameter servers what the trainers left there.
+
+Knows nothing of what is asked. Invariant: at most ``AT_ONCE`` ask at a time, so that the loss of
+all trainers at once opens few streams to each server; once a request has failed, no other is sent
+in that session, which is restored or over: a server that does not answer is waited for once.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from dataservice.errors import DataServiceError
+from pstrain.coordinator.lost_trainers import Settlement, settle_servers
+from pstrain.trainer.client import RemoteParameters
+
+AT_ONCE: Final = 16
+"""How many ask at a time: with 4 servers, 1,000 lost trainers take a second as with all at once,
+but 85 open files instead of 2,200, and less than half the processor time."""
+
+
+class SettlingTurns:
+    """The turns of one coordinator's links. Thread-safe; ``settle`` blocks."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._free = AT_ONCE
+        self._failure: tuple[str, DataServiceError] | None = None  # with its session
+
+    def settle(
+        self, servers: RemoteParameters, trainer: str, is_needed: Callable[[], bool]
+    ) -> Settlement:
+        """Does what :func:`settle_servers` does, in its turn; nothing if not needed by then."""
+        with self._turn():
+            session = servers.session
+            if not is_needed():
+                return Settlement({}, {}, {})
+            if self._failure is not None and self._failure[0] == session:
+                raise self._failure[1].with_traceback(None)
+            try:
+                return settle_servers(servers, trainer)
+            except DataServiceError as error:
+                self._failure = session, error
+                raise
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        with self._changed:
+            self._changed.wait_for(lambda: self._free)
+            self._free -= 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._free += 1
+                self._changed.notify()
