@@ -45,3 +45,17 @@ def test_failed_replacement_run_consumes_no_rows_of_prepared_closure() -> None:
     assert core.state.running[1].trainer == 0  # in place of trainer 1; 2 holds up the round
     one.trainers.results(0, [RunResult(1, 1, None, ValueError("made up"), marks=(both,))])
     assert one.trainers.record_loss(0, "trainer-0")[1] == {}
+
+
+def test_iterator_that_is_made_again_has_its_data_asked_for_where_they_had_ended() -> None:
+    core, data = Core(attempts_max=3), frozenset({"iterator"})
+    one = Scheduler(core, ids=itertools.count(), capacity=4, trainer_timeout_s=1.0)
+    for trainer in range(2):
+        one.trainers.joined(trainer, 1, Outbox())
+    for _ in range(2):
+        one.submit("step", b"", None, iterators=data)
+    end = RunResult(0, 0, None, IndexError("no rows"), ended_iterators=data)
+    one.trainers.results(0, [end])
+    assert list(core.state.running) == [1]
+    one.add_resource("iterator", b"")
+    assert core.state.running[0].trainer == 0
