@@ -173,7 +173,7 @@ def _find_remote(
         # A listing has sizes and versions, so that no request is needed for each file.
         if glob.has_magic(root):
             matches = files.glob(root, detail=True)
-            found = {name: info for name, info in matches.items() if info["type"] == "file"}
+            found = {name: info for name, info in matches.items() if _is_file(files, name, info)}
             _require_matches(list(found), path)
         elif files.isdir(root):
             below = files.find(root, detail=True)
@@ -186,9 +186,17 @@ def _find_remote(
         else:
             found = {root: files.info(root)}
         for name in sorted(found):
-            if found[name].get("type") == "other":
-                raise _no_file(name, "a named pipe, a socket or a device")
-            yield _remote_file(files.unstrip_protocol(name), found[name])
+            info = found[name]
+            if info.get("type") == "other":
+                info = files.info(name)
+                if info["type"] == "other":
+                    raise _no_file(name, "a named pipe, a socket or a device")
+            yield _remote_file(files.unstrip_protocol(name), info)
+
+
+def _is_file(files: Any, name: str, info: Mapping[str, Any]) -> bool:
+    """True if what is listed is a file, or a link to one, which a listing of file:// calls other."""
+    return info["type"] == "file" or (info["type"] == "other" and bool(files.isfile(name)))
 
 
 def _is_hidden_below(root: str, name: str) -> bool:

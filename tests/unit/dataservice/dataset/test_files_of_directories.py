@@ -124,6 +124,25 @@ def test_named_pipe_below_a_directory_is_refused_by_name(tree: pathlib.Path, pro
         names(tree, f"{protocol}{tree}")
 
 
+def test_links_to_files_are_found_by_url_too(tree: pathlib.Path) -> None:
+    (tree / "l").mkdir()
+    (tree / "l" / "a.x").symlink_to(tree / "a.x")
+    size = (tree / "a.x").stat().st_size
+    for path in ("l", "l/*.x", "l/a.x"):
+        (file,) = find_files((f"file://{tree}/{path}",), (".x",), None)
+        assert (file.path, file.size_bytes) == (f"file://{tree}/l/a.x", size), path
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the platform has no named pipes")
+@pytest.mark.parametrize("protocol", ["", "file://"])
+def test_glob_leaves_out_named_pipes_and_links_that_lead_nowhere(
+    tree: pathlib.Path, protocol: str
+) -> None:
+    os.mkfifo(tree / "pipe.x")
+    (tree / "nowhere.x").symlink_to(tree / "missing")
+    assert names(tree, f"{protocol}{tree}/[apn]*.x") == ["a.x"]
+
+
 @pytest.mark.skipif(not hasattr(os, "mknod"), reason="the platform makes no such files")
 def test_device_and_socket_are_refused_by_name(tmp_path: pathlib.Path) -> None:
     with pytest.raises(SourceError, match=r"'/dev/null' is a device"):
