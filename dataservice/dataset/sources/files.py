@@ -195,7 +195,7 @@ def _find_remote(
 
 
 def _is_file(files: Any, name: str, info: Mapping[str, Any]) -> bool:
-    """True if what is listed is a file, or a link to one, which a listing of file:// calls other."""
+    """True for a file that is listed, or a link to one, which a listing of file:// calls other."""
     return info["type"] == "file" or (info["type"] == "other" and bool(files.isfile(name)))
 
 
