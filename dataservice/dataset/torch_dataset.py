@@ -24,6 +24,8 @@ from dataservice.errors import InvalidArgumentError, SchemaError
 
 _WORKERS_MAX: Final = 256
 _EPOCH_BITS: Final = 32
+# Of loaders that are read at a time, two of so many are rarely in the same place.
+_LOADERS: Final = 128
 
 
 class Loadable(Protocol):
@@ -108,40 +110,52 @@ class TorchDataset(IterableDataset[dict[str, Any]]):
 class _Passes:
     """The epochs of the passes over loaders, by number of workers.
 
-    The workers of a pass have the same epoch, also if an earlier pass was broken off before all of
-    them had begun it: they know a pass by the seed that the loader draws for it. In shared memory,
-    since a loader may start its workers anew for each pass. The latest pass, seed and epoch, is one
-    number, so that workers that begin at the same time write the same.
+    The workers of a pass have the same epoch, also if several loaders are read at a time, or if an
+    earlier pass was broken off before all of them had begun it: they know a pass by its loader, and
+    that by the seed that it draws. In shared memory, since a loader may start its workers anew for
+    each pass. A pass, loader and epoch, is one number, and 0 is none, so that workers that begin at
+    the same time write the same.
     """
 
     def __init__(self) -> None:
-        self._next = torch.zeros(_slot(_WORKERS_MAX + 1, 0), dtype=torch.int64).share_memory_()
-        self._latest = torch.zeros(_WORKERS_MAX + 1, dtype=torch.int64).share_memory_()
+        self._begun = _shared_zeros(_WORKERS_MAX + 1)
+        self._latest = _shared_zeros(_LOADERS)
+        self._joined = _shared_zeros(_LOADERS, _WORKERS_MAX)
 
     def begin(self, worker: Any) -> int:
         """Returns the epoch of the pass that a worker begins."""
-        seed, begun = divmod(int(self._latest[worker.num_workers]), 1 << _EPOCH_BITS)
-        is_latest = seed == _loader_seed(worker)
+        # Read before the pass and written after it: who finds a pass counted finds it begun.
+        epoch = int(self._begun[worker.num_workers])
+        loader = _loader_of(worker)
+        latest = int(self._latest[loader % _LOADERS])
+        is_begun = latest >> _EPOCH_BITS == loader
         # A worker that lives on, or whose loader has a fixed seed, has the same seed in each pass.
-        is_in_time = int(self._next[_slot(worker.num_workers, worker.id)]) < begun
-        epoch = begun - 1 if is_latest and is_in_time else begun
-        self.resume(worker, epoch)
+        if is_begun and int(self._joined[loader % _LOADERS, worker.id]) != latest:
+            self._joined[loader % _LOADERS, worker.id] = latest
+            return latest % (1 << _EPOCH_BITS) - 1
+        self._join(worker, epoch)
+        self._begun[worker.num_workers] = max(epoch + 1, int(self._begun[worker.num_workers]))
         return epoch
 
     def resume(self, worker: Any, epoch: int) -> None:
-        """Notes that a worker is in the pass of this epoch."""
-        self._next[_slot(worker.num_workers, worker.id)] = epoch + 1
-        latest = (_loader_seed(worker) << _EPOCH_BITS) + epoch + 1
-        self._latest[worker.num_workers] = latest
+        """Notes that a worker is in the pass of this epoch; the next pass is of the one after."""
+        self._join(worker, epoch)
+        self._begun[worker.num_workers] = epoch + 1
+
+    def _join(self, worker: Any, epoch: int) -> None:
+        loader = _loader_of(worker)
+        begun = (loader << _EPOCH_BITS) + epoch + 1
+        self._joined[loader % _LOADERS, worker.id] = begun
+        self._latest[loader % _LOADERS] = begun
 
 
-def _loader_seed(worker: Any) -> int:
-    """Returns what the workers of one pass of a loader have in common; 31 bits of it."""
-    return int(worker.seed - worker.id) % (1 << (63 - _EPOCH_BITS))
+def _shared_zeros(*shape: int) -> Any:
+    return torch.zeros(shape, dtype=torch.int64).share_memory_()
 
 
-def _slot(num_workers: int, index: int) -> int:
-    return num_workers * (num_workers - 1) // 2 + index
+def _loader_of(worker: Any) -> int:
+    """Returns 31 bits of what the workers of a pass have in common, and those of others do not."""
+    return hash((worker.seed - worker.id, worker.num_workers)) % (1 << (63 - _EPOCH_BITS))
 
 
 def _tensors(batch: pa.RecordBatch) -> dict[str, Any]:

@@ -133,6 +133,49 @@ def test_workers_that_missed_a_broken_pass_agree_with_the_others_on_the_next(
 
 
 @needs_torch
+@pytest.mark.parametrize("first_seed", [70, 71])
+def test_workers_of_loaders_that_are_read_at_a_time_agree(
+    monkeypatch: pytest.MonkeyPatch, first_seed: int
+) -> None:
+    from dataservice.dataset import torch_dataset
+
+    source = numbers(20).shuffle(20, seed=1).batch(4).torch()
+    # Loaders of as many workers, which live on, and one of three workers with the seed of another.
+    loaders = ((2, first_seed), (2, 90), (3, first_seed))
+    found: dict[tuple[int, int, int], list[int]] = {}
+    for number in range(3):
+        turns = [(index, of, seed) for index in range(3) for of, seed in loaders if index < of]
+        for index, of, seed in turns if number != 1 else reversed(turns):
+            worker = loader_worker(index, of=of, seed=seed)
+            monkeypatch.setattr(torch_dataset, "get_worker_info", lambda worker=worker: worker)
+            rows = [x for batch in source for x in batch["x"].tolist()]
+            found.setdefault((number, of, seed), []).extend(rows)
+    assert [sorted(rows) for rows in found.values()] == 9 * [list(range(20))]
+    of_two = [tuple(sorted(rows[:8])) for (_, of, _), rows in found.items() if of == 2]
+    assert len(set(of_two)) == 6, "each pass is another epoch"
+
+
+@needs_torch
+def test_pass_after_a_resume_at_an_earlier_epoch_is_the_next_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from dataservice.dataset import torch_dataset
+
+    shuffled = numbers(20).shuffle(20, seed=1).batch(4)
+    source = shuffled.torch()
+    states: list[dict[str, Any]] = []
+    for number, seed in enumerate((5, 6, 5, 6, 5, 6)):
+        for index in range(2):
+            worker = loader_worker(index, of=2, seed=seed)
+            monkeypatch.setattr(torch_dataset, "get_worker_info", lambda worker=worker: worker)
+            if number == 4:
+                source.load_state_dict(states[index])
+            next(iter(source))
+            states.append(source.state_dict())
+    assert [state["epoch"] for state in states] == [0, 0, 1, 1, 2, 2, 3, 3, 0, 0, 1, 1]
+
+
+@needs_torch
 def test_each_pass_of_loader_workers_is_next_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
     from dataservice.dataset import torch_dataset
 
