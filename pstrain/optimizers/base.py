@@ -117,6 +117,12 @@ class Optimizer(Hinting):
         self._counter = _StepCounter()
 
     def __setattr__(self, name: str, value: Any) -> None:
+        if not hasattr(type(self), name):  # what a subclass defines is its own
+            self._check_settable(name, value)
+        super().__setattr__(name, value)
+
+    def _check_settable(self, name: str, value: Any) -> None:
+        """Raises AttributeError if steps would not heed the value."""
         what = f"{type(self).__name__!r} object"
         if name in self._remedies:
             foreign_names.no_attribute(what, name, self._remedies, self)
@@ -127,7 +133,6 @@ class Optimizer(Hinting):
                 name=name,
                 obj=self,
             )
-        super().__setattr__(name, value)
 
     if not TYPE_CHECKING:  # type checkers still report unknown names
 

@@ -465,6 +465,23 @@ def test_arguments_of_an_optimizer_are_read_and_cannot_be_changed_in_vain() -> N
     assert copy.copy(optimizer).l2 == 0.25
 
 
+def test_name_that_a_subclass_defines_is_its_own() -> None:
+    class Ported(SGD):
+        @property
+        def lr(self) -> Any:
+            return self.learning_rate
+
+        @lr.setter
+        def lr(self, rate: float) -> None:
+            self.learning_rate = rate
+
+    optimizer = Ported(0.1)
+    optimizer.lr = 0.25
+    assert optimizer.lr == optimizer.spec.learning_rate == 0.25
+    with pytest.raises(AttributeError, match="write learning_rate"):
+        SGD(0.1).lr = 0.25  # type: ignore[attr-defined]
+
+
 def test_adam_counts_updates_per_row() -> None:
     layer, optimizer = Embedding(4, 2), optimizers.Adam(0.1)
     before = layer.variables[0].numpy()
