@@ -204,8 +204,10 @@ class Membership:
     def _enter_training(self, previous: tuple[str, int] | None = None) -> bool:
         """Enters the training under way; UnavailableError if there is none but ``previous``."""
         stage = self._enter_and_read_stage()
-        if stage % 2 == 0 or (self._parameters.session, stage) == previous:
+        if stage % 2 == 0:
             raise UnavailableError(_ENDED if stage else "the variables have no values yet")
+        if (self._parameters.session, stage) == previous:
+            raise UnavailableError("the training that this worker was in has not ended")
         self._stage = stage
         return True
 

@@ -175,3 +175,13 @@ def test_worker_that_gives_up_names_what_it_lacked() -> None:
     for wait in (worker.enter, worker.await_ready):
         with pytest.raises(DeadlineExceededError, match=r"the chief.*last training.*has ended"):
             wait()
+
+
+def test_worker_that_waits_for_another_training_says_that_its_own_goes_on() -> None:
+    servers = Servers(1)
+    chief(servers)[0].enter()
+    worker = member_of(Parameters(servers), 0.1, is_chief=False)
+    servers.stage = 1
+    worker.await_ready()
+    with pytest.raises(DeadlineExceededError, match=r"next training.*was in has not ended"):
+        worker.await_next(1)
