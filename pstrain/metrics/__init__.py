@@ -77,6 +77,10 @@ def named(value: Any) -> Metric:
             raise InvalidArgumentError(
                 f"metric {value!r} needs the column of its groups: give {begun}group='user_id')"
             )
+    if plain == "binarycrossentropy":
+        raise InvalidArgumentError(
+            f'{value!r} is "log_loss" as a metric, and as a loss is given by name: loss={value!r}'
+        )
     found = next((kind for name, kind in _BY_NAME.items() if name.replace("_", "") == plain), None)
     if found is None:
         raise InvalidArgumentError(

@@ -129,6 +129,14 @@ def test_loss_that_models_minimise_may_be_named() -> None:
             models.LogisticRegression(SCHEMA).compile("sgd", loss=other)
 
 
+def test_loss_in_the_place_of_metrics_is_told_its_own() -> None:
+    made = models.LogisticRegression(SCHEMA)
+    with pytest.raises(InvalidArgumentError, match=r"by name: loss='binary_crossentropy'"):
+        made.compile("sgd", "binary_crossentropy")  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgumentError, match='is "log_loss" as a metric'):
+        made.compile("sgd", ["BinaryCrossentropy"])
+
+
 def test_result_of_evaluate_is_a_dict_as_keras_asks_for() -> None:
     made = models.LogisticRegression(SCHEMA)
     made.compile("sgd")
