@@ -23,6 +23,7 @@ SnapshotId = NewType("SnapshotId", str)
 SHARD_HINT: Final = -1
 AUTOTUNE: Final = -1
 INFINITE_CARDINALITY: Final = -1
+UNKNOWN_CARDINALITY: Final = -2
 # What a DYNAMIC job does with the rows that a lost worker had in flight: replays or drops them.
 EXACTLY_ONCE: Final = "exactly_once"
 AT_MOST_ONCE: Final = "at_most_once"

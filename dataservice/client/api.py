@@ -31,6 +31,7 @@ from dataservice.dataset.node import INFINITE_CARDINALITY, Node, freeze_schemas,
 from dataservice.dataset.plan import decode_plan, fingerprint
 from dataservice.dataset.seeds import drawn_seeds
 from dataservice.dataset.tolerance import as_run
+from dataservice.dataset.uncounted import uncounted_cardinality
 from dataservice.errors import (
     InvalidArgumentError,
     InvalidTypeError,
@@ -281,7 +282,7 @@ def _source(
         registered=registered,
         policy=int(arguments.policy),
         schema=schema,
-        elements=node.cardinality(),
+        elements=uncounted_cardinality(node),
         is_batched=node.batched,
         plan=fingerprint(node),
         seeds=tuple(drawn_seeds(node)),
@@ -305,10 +306,11 @@ def _check_divisible(node: Node, arguments: ReadArguments) -> None:
     check_policy(node, arguments.policy)
     if arguments.policy is ShardingPolicy.DYNAMIC:
         linearise(node)
-    if arguments.options.cross_trainer_cache and node.cardinality() != INFINITE_CARDINALITY:
+    elements = uncounted_cardinality(node)
+    if arguments.options.cross_trainer_cache and elements != INFINITE_CARDINALITY:
         raise InvalidArgumentError(
             "a cross_trainer_cache requires the input dataset to be infinite, got one of "
-            f"cardinality {node.cardinality()}; end it with repeat(), where only batch() and "
+            f"cardinality {elements}; end it with repeat(), where only batch() and "
             "prefetch() may follow"
         )
-    check_endless(arguments, node.cardinality())
+    check_endless(arguments, elements)

@@ -17,6 +17,7 @@ from dataservice.dataset.dataset import Dataset
 from dataservice.dataset.node import Node, freeze_schemas, walk
 from dataservice.dataset.plan import encode_plan, fingerprint
 from dataservice.dataset.tolerance import as_run
+from dataservice.dataset.uncounted import uncounted_cardinality
 from dataservice.errors import InvalidTypeError, UnsplittableError
 from dataservice.job_options import ON_ERROR
 from dataservice.runtime.arguments import check_choice
@@ -81,7 +82,7 @@ def register_plan(
     request = pb.RegisterDatasetRequest(
         plan=encode_plan(node),
         schema=encode_schema(schema),
-        cardinality=node.cardinality(),
+        cardinality=uncounted_cardinality(node),
         compression=check_compression(compression),
         dataset_id=dataset_id,
         fingerprint=fingerprint(node),

@@ -19,7 +19,6 @@ from dataservice.client.arguments import check_saved_compression, checked_timeou
 from dataservice.client.connection import DEFAULT_TIMEOUT_S, DispatcherConnection
 from dataservice.client.registration import Service, register_quietly
 from dataservice.dataset.dataset import Dataset
-from dataservice.dataset.node import INFINITE_CARDINALITY
 from dataservice.dataset.snapshots.folder import SnapshotFolder
 from dataservice.dataset.snapshots.waiting import failure_of
 from dataservice.dataset.sources.paths import check_storage_options, is_local
@@ -145,7 +144,7 @@ def save(
     timeout_s = checked_timeout_s(timeout_s)
     if not isinstance(dataset, Dataset):
         raise InvalidTypeError(f"dataset must be a Dataset, got {type(dataset).__name__}")
-    if dataset.cardinality() == INFINITE_CARDINALITY:
+    if dataset.is_endless:
         raise InvalidArgumentError(
             "Saving an infinite dataset is not allowed; put take(n) after repeat(), or give "
             "repeat a count"

@@ -39,6 +39,7 @@ from dataservice.dataset.seeds import identity_of, node_of_identity, settle_seed
 from dataservice.dataset.source_methods import SourceMethods
 from dataservice.dataset.statistics import DatasetStats, StatsCounter
 from dataservice.dataset.stream import RunContext
+from dataservice.dataset.uncounted import uncounted_cardinality
 from dataservice.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
@@ -210,11 +211,11 @@ class Dataset(SourceMethods, OperatorMethods, metaclass=HintingType):
 
     @property
     def is_endless(self) -> bool:
-        """True if the cardinality is INFINITE_CARDINALITY; seldom has to read files to tell."""
-        may_be = self.is_distributed or any(
-            isinstance(node, ops.Repeat) and node.count is None for node in walk(self._node)
-        )
-        return may_be and self._node.cardinality() == INFINITE_CARDINALITY
+        """True if the cardinality is INFINITE_CARDINALITY, unless all files turn out to be empty.
+
+        Looks at no file.
+        """
+        return uncounted_cardinality(self._node) == INFINITE_CARDINALITY
 
     @property
     def is_repeatable(self) -> bool:

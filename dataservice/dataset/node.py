@@ -28,7 +28,7 @@ from dataservice.errors import (
 )
 
 INFINITE_CARDINALITY: Final = vocabulary.INFINITE_CARDINALITY
-UNKNOWN_CARDINALITY: Final = -2
+UNKNOWN_CARDINALITY: Final = vocabulary.UNKNOWN_CARDINALITY
 # Python allows 1,000 nested calls; the rest are left to the program that reads.
 _MAX_CALLS: Final = 850
 

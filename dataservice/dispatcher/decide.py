@@ -27,6 +27,8 @@ from dataservice.errors import (
 )
 from dataservice.ranges import RowMark
 from dataservice.vocabulary import (
+    INFINITE_CARDINALITY,
+    UNKNOWN_CARDINALITY,
     DatasetId,
     IterationId,
     JobId,
@@ -84,11 +86,21 @@ def structure_differences(
     differences = []
     if known.schema != other.schema:
         differences.append("schema")
-    if known.cardinality != other.cardinality:
+    if not _may_be_equal(known.cardinality, other.cardinality):
         differences.append(f"cardinality ({known.cardinality}, now {other.cardinality})")
     if known.compression != other.compression:
         differences.append(f"compression ({known.compression}, now {other.compression})")
     return differences
+
+
+def _may_be_equal(cardinality: int, other: int) -> bool:
+    """True if two cardinalities are equal, or one is a number and the other one not known.
+
+    Earlier versions counted the rows of files when a dataset was registered.
+    """
+    both = (cardinality, other)
+    is_uncounted = UNKNOWN_CARDINALITY in both and INFINITE_CARDINALITY not in both
+    return is_uncounted or cardinality == other
 
 
 def find_dataset(state: DispatcherState, dataset_id: DatasetId) -> ev.DatasetRegistered:

@@ -1,7 +1,11 @@
-"""Unselected columns, and row groups that a filter rules out, are not read in any process."""
+"""What is not read in any process: unselected columns, row groups that a filter rules out.
+
+And, where a job is only described, files.
+"""
 
 from __future__ import annotations
 
+import pathlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,7 +17,10 @@ import pytest
 from fsspec.implementations.memory import MemoryFile, MemoryFileSystem
 
 import dataservice as ds
-from tests.integration.service_cluster import LocalService, local_service
+from dataservice.dataset.sources.files import InputFile
+from dataservice.dataset.sources.parquet import ParquetSource
+from dataservice.sharding import Split
+from tests.integration.service_cluster import LocalService, local_service, write_numbers
 
 ROWS = 100_000
 GROUPS = 10
@@ -90,3 +97,25 @@ def test_bytes_read_are_those_of_selected_columns_and_row_groups(
     assert sum(batch.num_rows for batch in dataset) == rows
     wanted = columns * COLUMN_BYTES
     assert wanted <= counter.bytes <= wanted + OVERHEAD
+
+
+def test_a_process_that_reads_a_job_opens_one_file_however_many_there_are(
+    service: LocalService, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Thousands of trainers would each open a hundred thousand files to count their rows."""
+    numbers = ds.Dataset.from_parquet(write_numbers(tmp_path, files=5, rows_per_file=10))
+    planned: set[str] = set()
+    plan_file = ParquetSource.plan_file
+
+    def noted(self: ParquetSource, file: InputFile) -> list[Split]:
+        planned.add(pathlib.Path(file.path).name)
+        return plan_file(self, file)
+
+    monkeypatch.setattr(ParquetSource, "plan_file", noted)
+    dynamic = ds.ShardingPolicy.DYNAMIC
+    for data in (numbers, numbers.batch(4).unbatch(), numbers.repeat()):
+        data.distribute(dynamic, service.target)
+        dataset_id = ds.register_dataset(service.target, data)
+        remote = ds.from_dataset_id(dynamic, service.target, dataset_id)
+        assert remote.is_endless == data.is_endless
+    assert planned == {"part-000.parquet"}

@@ -276,6 +276,7 @@ def test_is_endless_is_true_of_infinite_datasets_only() -> None:
     assert Dataset.range(3).repeat().batch(2).is_endless
     assert not Dataset.range(3).repeat().take(2).is_endless
     assert not Dataset.from_parquet("there-is-no-such-file").is_endless
+    assert Dataset.from_parquet("there-is-no-such-file").repeat().is_endless
 
 
 def test_failed_iterator_raises_same_error_without_growing_traceback() -> None:

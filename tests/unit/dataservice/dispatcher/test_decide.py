@@ -27,7 +27,12 @@ from dataservice.errors import (
 )
 from dataservice.ranges import RowMark
 from dataservice.sharding import Split
-from dataservice.vocabulary import ALL_WINDOWS, ShardingPolicy
+from dataservice.vocabulary import (
+    ALL_WINDOWS,
+    INFINITE_CARDINALITY,
+    UNKNOWN_CARDINALITY,
+    ShardingPolicy,
+)
 from tests.unit.dataservice.dispatcher.dispatcher_facts import OPEN, apply, opened, plan_of
 
 DATASET = RegisterDataset(plan=b"p", schema=b"s", cardinality=10, compression="AUTO")
@@ -84,11 +89,20 @@ def test_explicit_dataset_id_is_registered_once() -> None:
     assert again == Decision((), "mine"), "the content is not compared, the structure is"
 
 
+def test_dataset_id_with_rows_that_were_not_counted_attaches() -> None:
+    state = DispatcherState()
+    request = replace(DATASET, dataset_id="mine")
+    apply(state, decide.register_dataset(state, request))
+    again = decide.register_dataset(state, replace(request, cardinality=UNKNOWN_CARDINALITY))
+    assert again == Decision((), "mine")
+
+
 @pytest.mark.parametrize(
     ("change", "named"),
     [
         ({"schema": b"x"}, "schema"),
         ({"cardinality": 3}, "10, now 3"),
+        ({"cardinality": INFINITE_CARDINALITY}, "10, now -1"),
         ({"compression": "LZ4"}, "LZ4"),
     ],
 )
