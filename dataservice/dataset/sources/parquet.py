@@ -13,7 +13,7 @@ import dataclasses
 import functools
 import glob
 import threading
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Generator, Iterator, Mapping
 from typing import Any, ClassVar, Final
 
@@ -44,6 +44,14 @@ from dataservice.sharding import Split
 # Opening a row group costs about as much as decoding this many rows.
 _MERGED_ROWS: Final = 16_384
 _CACHED_FOOTERS: Final = 64
+# In a file; parsed, a footer takes eight times as much memory.
+_CACHED_FOOTER_BYTES: Final = 16 << 20
+# A row group of fewer bytes is decoded before another thread would have woken.
+_THREADED_BYTES: Final = 128 << 10
+# The columns of a larger row group of a local file are read side by side, in pieces of the second
+# size, so that neither memory nor the time to the first rows grows with the row group.
+_WHOLE_BYTES: Final = 64 << 20
+_PIECE_BYTES: Final = 1 << 20
 
 
 @register_node
@@ -86,6 +94,7 @@ class ParquetSource(ColumnarSource):
         with self._opened(file.path) as parquet:
             self._check(file.path, parquet.schema_arrow)
             metadata = parquet.metadata
+            self._footers.put((file.path, file.size_bytes, file.version), metadata)
             groups = [
                 (index, metadata.row_group(index).num_rows)
                 for index in self._matching_groups(file.path, metadata.num_row_groups)
@@ -177,7 +186,8 @@ class ParquetSource(ColumnarSource):
         left = split.stop - split.start - first_row
         key = (split.path, split.size_bytes, split.version)
         footer = self._footers.get(key)
-        with self._opened(split.path, footer) as parquet:
+        with opened(split.path, self.storage_options) as handle:
+            parquet = _parquet_file(handle, split.path, footer)
             if footer is None:
                 self._check(split.path, parquet.schema_arrow)
                 self._footers.put(key, parquet.metadata)
@@ -185,7 +195,11 @@ class ParquetSource(ColumnarSource):
             groups, skip = _skip_groups(parquet.metadata, split.row_groups, skip)
             if left <= 0 or not groups:
                 return
-            for batch in self._decode(parquet, split.path, groups, context):
+            most = max(parquet.metadata.row_group(group).total_byte_size for group in groups)
+            if most > _WHOLE_BYTES:
+                parquet = _parquet_file(handle, split.path, parquet.metadata, in_pieces=True)
+            threaded = context.threads > 1 and most * len(groups) > _THREADED_BYTES
+            for batch in self._decode(parquet, split.path, groups, threaded):
                 if skip >= batch.num_rows:
                     skip -= batch.num_rows
                     continue
@@ -197,7 +211,7 @@ class ParquetSource(ColumnarSource):
                     return
 
     def _decode(
-        self, parquet: pq.ParquetFile, path: str, groups: list[int], context: RunContext
+        self, parquet: pq.ParquetFile, path: str, groups: list[int], use_threads: bool
     ) -> Iterator[pa.RecordBatch]:
         schema = self.read_schema
         folders = folder_row(path, self._from_folders)
@@ -207,7 +221,7 @@ class ParquetSource(ColumnarSource):
                 batch_size=chunk_rows(schema),
                 row_groups=groups,
                 columns=names,
-                use_threads=context.threads > 1,
+                use_threads=use_threads,
             )
             for chunk in chunks:
                 ordered = chunk if chunk.schema.names == names else chunk.select(names)
@@ -251,18 +265,28 @@ class ParquetSource(ColumnarSource):
         return list(self.reference.schema.names if self.columns is None else self.columns)
 
     @contextlib.contextmanager
-    def _opened(self, path: str, footer: pq.FileMetaData | None = None) -> Iterator[pq.ParquetFile]:
+    def _opened(self, path: str) -> Iterator[pq.ParquetFile]:
         with opened(path, self.storage_options) as handle:
-            try:
-                parquet = pq.ParquetFile(handle, metadata=footer)
-            except SourceError:
-                raise
-            except (pa.ArrowException, OSError) as error:
-                raise SourceError(
-                    f"{path!r} is not a readable Parquet file: {error}; "
-                    "it is damaged, cut short or of another format: write or copy it again"
-                ) from error
-            yield parquet
+            yield _parquet_file(handle, path)
+
+
+def _parquet_file(
+    handle: Any, path: str, footer: pq.FileMetaData | None = None, *, in_pieces: bool = False
+) -> pq.ParquetFile:
+    """Returns an open file; one that is local is read `in_pieces` if asked for."""
+    # Arrow asks a store for whole row groups at once, since each request takes long. Of a local
+    # file that would only hold them all in memory, and let other threads read them.
+    at_once = not is_local(path)
+    piece_bytes = _PIECE_BYTES if in_pieces and not at_once else 0
+    try:
+        return pq.ParquetFile(handle, metadata=footer, pre_buffer=at_once, buffer_size=piece_bytes)
+    except SourceError:
+        raise
+    except (pa.ArrowException, OSError) as error:
+        raise SourceError(
+            f"{path!r} is not a readable Parquet file: {error}; "
+            "it is damaged, cut short or of another format: write or copy it again"
+        ) from error
 
 
 def _with_folders(
@@ -280,12 +304,14 @@ def _with_folders(
 class _FooterCache:
     """A cache of the footers of files that were opened last, with checked schemas. Thread-safe.
 
-    Parsing a footer takes longer than decoding a small row group.
+    Parsing a footer takes longer than decoding a small row group. Bounded in number, and in bytes
+    apart from the newest: footers of many columns and row groups are large.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._footers: dict[tuple[str, int, str], pq.FileMetaData] = {}
+        self._footers: OrderedDict[tuple[str, int, str], pq.FileMetaData] = OrderedDict()
+        self._bytes = 0
 
     def get(self, key: tuple[str, int, str]) -> pq.FileMetaData | None:
         with self._lock:
@@ -293,9 +319,15 @@ class _FooterCache:
 
     def put(self, key: tuple[str, int, str], footer: pq.FileMetaData) -> None:
         with self._lock:
+            if key in self._footers:
+                return
             self._footers[key] = footer
-            if len(self._footers) > _CACHED_FOOTERS:
-                del self._footers[next(iter(self._footers))]
+            self._bytes += footer.serialized_size
+            while len(self._footers) > 1 and (
+                len(self._footers) > _CACHED_FOOTERS or self._bytes > _CACHED_FOOTER_BYTES
+            ):
+                _, oldest = self._footers.popitem(last=False)
+                self._bytes -= oldest.serialized_size
 
 
 def _skip_groups(
