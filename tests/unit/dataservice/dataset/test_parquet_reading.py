@@ -12,6 +12,7 @@ import pytest
 
 from dataservice import Dataset
 from dataservice.dataset.sources import parquet
+from dataservice.errors import SchemaError
 
 MIB = 1 << 20
 
@@ -71,6 +72,26 @@ def test_a_local_run_parses_each_footer_once(
     assert Dataset.from_parquet(str(tmp_path)).to_table().num_rows == 50
     parsed = [call for call in opened if call.get("metadata") is None]
     assert len(parsed) == 5 + 1, "the reference's is read for its schema first"
+
+
+def test_a_schema_that_fits_is_compared_column_by_column_once(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for index in range(6):
+        _write(tmp_path / f"{index}.parquet", 10, columns=2 if index < 3 else 3)
+    compared: list[str] = []
+    check = parquet.ParquetSource._check_columns
+
+    def noted(self: parquet.ParquetSource, path: str, found: pa.Schema) -> None:
+        compared.append(pathlib.Path(path).name)
+        check(self, path, found)
+
+    monkeypatch.setattr(parquet.ParquetSource, "_check_columns", noted)
+    assert Dataset.from_parquet(str(tmp_path)).to_table().num_rows == 60
+    assert compared == ["0.parquet", "3.parquet"]
+    _write(tmp_path / "6.parquet", 10, columns=1)
+    with pytest.raises(SchemaError, match=r"6\.parquet' has no such column"):
+        Dataset.from_parquet(str(tmp_path)).to_table()
 
 
 def test_large_footers_are_kept_up_to_a_number_of_bytes(
