@@ -274,12 +274,14 @@ def _parquet_file(
     handle: Any, path: str, footer: pq.FileMetaData | None = None, *, in_pieces: bool = False
 ) -> pq.ParquetFile:
     """Returns an open file; one that is local is read `in_pieces` if asked for."""
-    # Arrow asks a store for whole row groups at once, since each request takes long. Of a local
-    # file that would only hold them all in memory, and let other threads read them.
-    at_once = not is_local(path)
-    piece_bytes = _PIECE_BYTES if in_pieces and not at_once else 0
+    # Otherwise Arrow asks for whole row groups at once: a store takes long to answer each request,
+    # and a local file may have many small columns.
+    in_pieces = in_pieces and is_local(path)
+    piece_bytes = _PIECE_BYTES if in_pieces else 0
     try:
-        return pq.ParquetFile(handle, metadata=footer, pre_buffer=at_once, buffer_size=piece_bytes)
+        return pq.ParquetFile(
+            handle, metadata=footer, pre_buffer=not in_pieces, buffer_size=piece_bytes
+        )
     except SourceError:
         raise
     except (pa.ArrowException, OSError) as error:
