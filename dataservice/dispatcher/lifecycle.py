@@ -99,10 +99,11 @@ def notice_of_earlier_readers(
     That is so if the job has no readers, and the reader's program started after the last reader
     left, unless it started soon after the job began, on a host that had no part in the repetition.
     If the program has read this repetition itself, its dataset object counts instead: it was made
-    after the last reader left, or is the one through which the repetition was read.
+    after the last reader left, or is the one through which the repetition was read. Readers that
+    are silent, and may be lost, count as if they had left.
     """
     # Trainers that share a cache take nothing from each other.
-    if job is None or job.options.cross_trainer_cache or count_readers(state, job):
+    if job is None or job.options.cross_trainer_cache or _is_read(state, job, request):
         return ""
     iteration_id = job.iterations.get(request.repetition)
     iteration = None if iteration_id is None else state.iterations[iteration_id]
@@ -110,10 +111,10 @@ def notice_of_earlier_readers(
         # An iteration that has given no rows yet, as after loading others' positions, is whole.
         if iteration.windows is not None and not iteration.windows.has_progressed():
             return ""
+        gone = "is silent" if iteration.readers else "has ended"
         return (
             f"{_named(job, request)} was partly read by {_listed(iteration.programs)}, which "
-            f"has ended: what it consumed is not delivered again. {_remedy(job)} to start "
-            "over"
+            f"{gone}: what it consumed is not delivered again. {_remedy(job)} to start over"
         )
     if iteration is None and not job.history.has_ended(request.repetition):
         return ""
@@ -136,6 +137,11 @@ def notice_of_earlier_readers(
         f"delivers each repetition once; its last reader left {_ago(job, request)}. "
         f"{_remedy(job)}"
     )
+
+
+def _is_read(state: DispatcherState, job: Job, request: OpenIteration) -> bool:
+    readers = (state.iterations[i].readers for i in job.iterations.values())
+    return any(reader not in request.silent for of_one in readers for reader in of_one)
 
 
 def _is_of_the_run(job: Job, request: OpenIteration, programs: tuple[str, ...]) -> bool:

@@ -50,6 +50,10 @@ class Deadlines(Generic[Key]):
         if key in self._deadlines:
             self._dropped.add(key)
 
+    def overdue(self, now_s: float) -> list[Key]:
+        """Returns the keys whose deadline has passed, of all that are there."""
+        return [k for k, at_s in self._deadlines.items() if at_s <= now_s and k in self]
+
     def expired(self, now_s: float) -> list[Key]:
         """Removes and returns the keys whose deadline has passed."""
         gone: list[Key] = []

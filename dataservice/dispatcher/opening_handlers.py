@@ -44,6 +44,7 @@ class OpeningHandlers:
         self._state = store.state
         self._transaction, self._commit = store.transaction, store.commit
         self._soft_state = soft_state
+        self._presence = soft_state.presence
         self._owners = owners
         self._listing_limit = listing_limit
         self._planner = planner
@@ -72,6 +73,8 @@ class OpeningHandlers:
     def _dataset_to_plan(self, request: OpenIteration) -> DatasetRegistered | None:
         with self._transaction() as transaction:
             transaction.answer_has_facts = False
+            # A refused call is heard too: it may be repeated until a silent reader counts as lost.
+            self._presence.hear(self._clock())
             if request.position is not None:
                 self._make_way(request)
             return opening.dataset_to_plan(self._state, request)
@@ -96,9 +99,11 @@ class OpeningHandlers:
         self, request: OpenIteration, plan: WindowPlan | str | None
     ) -> tuple[OpenAnswer, DatasetRegistered, WorkersUpdate]:
         with self._transaction():
+            now_s = self._clock()
+            request = replace(request, silent=self._presence.silent_readers(now_s))
             notice = self._commit(opening.open_iteration(self._state, request, plan))
             answer = opening.answer_open(self._state, request.reader_id, notice)
-            self._soft_state.presence.renew_reader(request.reader_id, self._clock())
+            self._presence.renew_reader(request.reader_id, now_s)
             dataset = self._state.datasets[answer.dataset_id]
             iteration = self._state.iterations[answer.iteration_id]
             return (

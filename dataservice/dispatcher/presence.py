@@ -113,14 +113,18 @@ class Presence:
         self._workers.renew_all(run_s + self.worker_timeout_s)
         self._readers.renew_all(run_s + self.client_timeout_s)
 
+    def hear(self, now_s: float) -> None:
+        """Notes that somebody called, who may not be a client yet."""
+        self._heard_s = self._run_s(now_s)
+
     def renew_worker(self, worker_id: WorkerId, now_s: float) -> None:
         """Renews the deadline of a worker that gave a sign of life."""
-        self._heard_s = self._run_s(now_s)
+        self.hear(now_s)
         self._workers.renew(worker_id, self._heard_s + self.worker_timeout_s)
 
     def renew_reader(self, reader_id: ReaderId, now_s: float) -> None:
         """Renews the deadline of a reader that gave a sign of life."""
-        self._heard_s = self._run_s(now_s)
+        self.hear(now_s)
         self._readers.renew(reader_id, self._heard_s + self.client_timeout_s)
 
     def least_silence_s(self, client_id: str, now_s: float) -> float:
@@ -153,6 +157,12 @@ class Presence:
         readers = () if self._keeps_readers(run_s) else self._readers.expired(run_s)
         is_stall = since_s > self.tick_s + _STALL_S
         return TimedOut(tuple(workers), tuple(readers), since_s if is_stall else 0.0)
+
+    def silent_readers(self, now_s: float) -> frozenset[ReaderId]:
+        """Returns the readers that would be lost by now if somebody had been heard meanwhile."""
+        run_s = self._run_s(now_s)
+        kept = run_s < self._readers_kept_until_s
+        return frozenset(self._readers.overdue(run_s) if kept else ())
 
     def _keeps_readers(self, run_s: float) -> bool:
         """True while nobody is heard, and for a moment after that, in which readers can call."""

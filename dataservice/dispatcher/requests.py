@@ -66,7 +66,8 @@ class OpenIteration:
     the dataset object, 0 if it has read this repetition through that object before. `opened_s` is a
     time of day. `fingerprint` is that of the plan which the reader knows by this dataset id; an
     empty one fits every plan. With `restores` the reader reads nothing before it goes to a saved
-    position, which it may have yet to load.
+    position, which it may have yet to load. `silent` are the readers that may be lost: nobody at
+    all was heard, so the dispatcher may have been cut off.
     """
 
     dataset_id: DatasetId
@@ -88,6 +89,7 @@ class OpenIteration:
     owner: str = ""
     fingerprint: str = ""
     restores: bool = False
+    silent: frozenset[ReaderId] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

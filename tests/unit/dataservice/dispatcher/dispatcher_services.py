@@ -100,7 +100,7 @@ def add_worker(service: DispatcherService, name: str = "w1") -> None:
     service.register_worker(RegisterWorker(worker_id=name, address=f"{name}:1"))
 
 
-def open_reader(service: DispatcherService, name: str = "r1", **more: object) -> str:
+def open_request(name: str = "r1", **more: object) -> OpenIteration:
     fields: dict[str, object] = {
         "dataset_id": "1000",
         "policy": ShardingPolicy.DYNAMIC,
@@ -111,7 +111,11 @@ def open_reader(service: DispatcherService, name: str = "r1", **more: object) ->
         "job_id": f"job-{name}",
         "iteration_id": "i1",
     }
-    answer, _, _ = service.openings.open(OpenIteration(**{**fields, **more}))
+    return OpenIteration(**{**fields, **more})
+
+
+def open_reader(service: DispatcherService, name: str = "r1", **more: object) -> str:
+    answer, _, _ = service.openings.open(open_request(name, **more))
     return answer.iteration_id
 
 

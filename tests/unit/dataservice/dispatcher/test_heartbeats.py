@@ -243,3 +243,28 @@ def test_lost_reader_is_given_up_although_others_call_seldom(pause_s: int) -> No
         if presence.take_timed_out(float(now_s)).readers:
             break
     assert 60 <= now_s <= 60 + max(pause_s, 16) + 16
+
+
+def test_reader_is_silent_once_it_is_overdue_while_nobody_is_heard() -> None:
+    presence = presence_of(1)
+    for reader in ("gone", "back", "left"):
+        presence.renew_reader(ReaderId(reader), 0.0)
+    presence.drop_reader(ReaderId("left"))
+    for now_s in range(1, 201):
+        presence.take_timed_out(float(now_s))
+        expected = set() if now_s < 60 else {"gone", "back"}
+        assert presence.silent_readers(float(now_s)) == expected
+    presence.renew_reader(ReaderId("back"), 201.0)
+    assert presence.silent_readers(201.0) == {"gone"}
+
+
+def test_call_of_one_who_is_no_client_yet_is_heard() -> None:
+    presence = Presence(10.0, 60.0, 0.0)
+    presence.renew_reader(ReaderId("gone"), 0.0)
+    for now_s in range(1, 300):
+        if now_s > 200:
+            presence.hear(float(now_s))
+        if presence.take_timed_out(float(now_s)).readers:
+            break
+    assert 200 < now_s <= 216
+    assert presence.silent_readers(float(now_s)) == set()

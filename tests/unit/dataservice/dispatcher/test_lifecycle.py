@@ -73,6 +73,7 @@ class Cluster:
         position: SavedPosition | None = None,
         delivery: str = "exactly_once",
         restores: bool = False,
+        silent: frozenset[str] = frozenset(),
     ) -> OpenAnswer:
         request = OpenIteration(
             dataset_id="1000",
@@ -90,6 +91,7 @@ class Cluster:
             program_age_s=self.now_s - started_s,
             dataset_age_s=0.0 if made_s is None else self.now_s - made_s,
             restores=restores,
+            silent=silent,
         )
         dynamic = policy is ShardingPolicy.DYNAMIC
         notice = self.commit(opening.open_iteration(self.state, request, plan if dynamic else None))
@@ -220,6 +222,15 @@ def test_program_started_before_end_of_repetition_gets_end_with_notice(cluster: 
     cluster.epoch("r1", 0)
     late = cluster.open("r2", 0, pid=2, started_s=900.0)
     assert "was read to its end by process 1 on host while this program was running" in late.notice
+
+
+def test_program_beside_silent_readers_is_told_that_rows_were_read(cluster: Cluster) -> None:
+    answer = cluster.open("r1", plan=TWO_WINDOWS)
+    cluster.read("r1", answer.iteration_id)
+    assert cluster.open("r2", pid=2).notice == "", "another reads beside it"
+    late = cluster.open("r3", pid=3, silent=frozenset({"r1", "r2"}))
+    assert "was partly read by process 1 on host, process 2 on host, which is silent" in late.notice
+    assert cluster.open("r4", pid=4, silent=frozenset({"r1", "r2"})).notice == "", "r3 reads"
 
 
 @pytest.mark.parametrize("retired", [False, True])

@@ -6,6 +6,7 @@ Without a real clock and sockets: time stands still unless a test moves it.
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 
@@ -13,7 +14,12 @@ from dataservice.dispatcher.endpoint import DispatcherEndpoint
 from dataservice.dispatcher.reports import ReaderReport, WorkerReport
 from dataservice.dispatcher.requests import Sync
 from dataservice.dispatcher.service import DispatcherService
-from dataservice.errors import FailedPreconditionError, NotFoundError, UnavailableError
+from dataservice.errors import (
+    FailedPreconditionError,
+    InvalidArgumentError,
+    NotFoundError,
+    UnavailableError,
+)
 from dataservice.ranges import RowMark
 from dataservice.vocabulary import ShardingPolicy
 from dataservice.wire import dispatcher_pb2 as pb
@@ -23,6 +29,7 @@ from tests.unit.dataservice.dispatcher.dispatcher_services import (
     eventually,
     lease_request,
     open_reader,
+    open_request,
     read_service,
     register,
     service_of,
@@ -61,6 +68,37 @@ def test_silent_reader_is_fenced_and_its_rows_go_to_others() -> None:
         sync(service, "r1")
     lease = service.lease_windows(lease_request("r2")).leases[0]
     assert (lease.start_row, lease.generation) == (3, 1)
+
+
+def silent_service(clock: ManualClock) -> DispatcherService:
+    """Returns a service that has heard nobody for long; its only reader has one row of two."""
+    service = read_service(clock=clock, windows=2, client_timeout_s=10.0, worker_timeout_s=10.0)
+    service.lease_windows(lease_request("r1"))
+    sync(service, "r1", consumed=(RowMark(0, 0, 1, True),))
+    for _ in range(30):
+        clock.advance(1.0)
+        service.tick()
+    assert service.overview.status()["workers"] == []
+    return service
+
+
+def test_program_beside_a_reader_that_nobody_could_take_for_lost_is_told_what_is_missing() -> None:
+    service = silent_service(ManualClock())
+    request = open_request("r2", reader_pid=2, program_age_s=1.0)
+    assert "partly read by" in service.openings.open(request)[0].notice
+    assert service.openings.open(replace(request, reader_id="r3"))[0].notice == "", "r2 reads"
+
+
+def test_call_that_is_refused_until_a_silent_reader_is_lost_is_heard() -> None:
+    clock = ManualClock()
+    service = silent_service(clock)
+    for _ in range(8):
+        with pytest.raises(InvalidArgumentError, match="delivery"):
+            service.openings.open(open_request("r2", delivery="at_most_once"))
+        clock.advance(1.0)
+        service.tick()
+    with pytest.raises(FailedPreconditionError, match="fenced"):
+        sync(service, "r1")
 
 
 def test_reader_is_told_workers_and_number_of_readers_until_iteration_is_finished() -> None:
