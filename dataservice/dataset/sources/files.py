@@ -91,6 +91,8 @@ def first_readable(
     rejected: list[T] = []
     for file in files:
         try:
+            if is_local(file.path):
+                _local_status(file.path)  # opening a pipe, which "skip" lets through, may block
             found = read(file)
         except SourceError as error:
             if on_error != "skip":

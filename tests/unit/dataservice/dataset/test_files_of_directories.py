@@ -9,7 +9,7 @@ import stat
 import fsspec
 import pytest
 
-from dataservice.dataset.sources.files import check_unchanged, find_files
+from dataservice.dataset.sources.files import check_unchanged, find_files, first_readable
 from dataservice.errors import SourceError
 
 DATA = ["_day=1/a.x", "a.x", "d/b.x", "d/e/c.x", "d/e_f/i.x"]
@@ -122,6 +122,17 @@ def test_named_pipe_below_a_directory_is_refused_by_name(tree: pathlib.Path, pro
     os.mkfifo(tree / "d" / "pipe.x")
     with pytest.raises(SourceError, match=r"d/pipe\.x' is a named pipe.* write what it gives to"):
         names(tree, f"{protocol}{tree}")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the platform has no named pipes")
+def test_named_pipe_is_not_opened_where_files_may_be_skipped(tree: pathlib.Path) -> None:
+    os.mkfifo(tree / "pipe.x")
+    paths = (str(tree / "pipe.x"), str(tree / "a.x"))
+    files = list(find_files(paths, (".x",), None, on_error="skip"))
+    assert [file.path for file in files] == [*paths]
+    read: list[str] = []
+    first_readable(files, "skip", lambda file: read.append(file.path) or file.path)
+    assert read == [str(tree / "a.x")]
 
 
 def test_links_to_files_are_found_by_url_too(tree: pathlib.Path) -> None:
