@@ -223,7 +223,8 @@ class Reader:
         self._is_telling = False
 
     def __next__(self) -> list[int]:
-        if not self._buffer:
+        asks = not self._buffer
+        if asks:
             wanted = self._data.world.elements_given
             self._buffer = ask(self._data, self._data.next, self.name, self._owner, wanted)
         if not self._buffer:
@@ -231,7 +232,9 @@ class Reader:
         rows = self._buffer.pop(0)
         self._rows += rows
         if rows[-1] in self._data.void:
-            raise StopIteration
+            if asks:
+                raise StopIteration
+            return next(self)  # rows of a lost trainer may have come since the service was asked
         self._data.world.checker.takes(current_step(), rows[-1])
         return [rows[-1]]
 
