@@ -125,7 +125,8 @@ def decide_round(state: CoordinatorState) -> ev.Events:
     if not isinstance(state.consistency, Sync) or this.decided or not this.prepared:
         return ()
     if this.old_rounds and _is_made_anew(state):
-        return () if _waits(state) else (ev.RoundDecided(closures=tuple(this.prepared)),)
+        is_due = not _waits(state) or _is_out_of_data(state)
+        return (ev.RoundDecided(closures=tuple(this.prepared)),) if is_due else ()
     full = state.consistency.full(state.trainers_expected)
     if not _has_changes(state, full) and not _is_over(state, full):
         return ()
@@ -167,6 +168,14 @@ def _waits(state: CoordinatorState) -> bool:
     )
 
 
+def _is_out_of_data(state: CoordinatorState) -> bool:
+    """True if nothing runs, and nothing starts because a closure is at the end of all data.
+
+    A round that is made again may find fewer elements: readers share the rows in another way.
+    """
+    return not state.running and exhausted.any_spent(state)
+
+
 def undo_round(state: CoordinatorState) -> ev.Events:
     """Undoes the round that is being applied, if any; its closures wait again."""
     return (ev.RoundUndone(),) if state.round.decided else ()
@@ -177,7 +186,7 @@ def _is_over(state: CoordinatorState, full: int) -> bool:
     this = state.round
     if state.running:
         return False
-    if state.failed or exhausted.any_spent(state) or len(this.prepared) >= state.trainers_expected:
+    if state.failed or _is_out_of_data(state) or len(this.prepared) >= state.trainers_expected:
         return True
     if state.waiting and _room(state, full):
         # The round does not wait for trainers that still run late closures of the last round.

@@ -299,6 +299,27 @@ def test_round_is_decided_without_closure_that_met_end_on_all_trainers() -> None
     assert state.is_idle
 
 
+@pytest.mark.parametrize("is_undone", [False, True])
+def test_round_made_again_ends_without_closure_for_which_no_data_are_left(is_undone: bool) -> None:
+    """After a restore readers share the rows in another way, so there may be fewer elements."""
+    state = begun_state(closures=2 * is_undone, trainers=2, rule=Sync(), iterators=A)
+    for closure in list(state.running):
+        apply(state, decide.prepare(state, closure, state.running[closure].trainer, 0))
+    apply(state, rounds.decide_round(state))
+    again = [ev.ClosureReopened(closure=c, round=0, iterators=A) for c in (0, 1)]
+    apply(state, decide.reopen(state, [] if is_undone else again, {}))
+    assert go_on(state) == [(0, 0), (1, 1)]
+    apply(state, decide.prepare(state, 0, 0, state.running[0].attempt))
+    assert meet_end(state, 1) == [(1, 0)]
+    assert meet_end(state, 1) == []
+    assert list(state.round.decided) == [0]
+    apply(state, rounds.end_round(state))
+    assert go_on(state) == []
+    assert state.is_idle
+    assert state.failed == [1] * is_undone
+    assert state.finished_count == 2 - is_undone
+
+
 class Servers:
     """One parameter server, which has decided three closures of a trainer."""
 
