@@ -91,7 +91,10 @@ class DataEnds:
             self._waiting.pop(needs, None)
 
     def end(self, closure: int) -> None:
-        """Notes that a closure has ended; does nothing if it met no end."""
+        """Notes that a closure has ended, or that a run which went on is undone.
+
+        Does nothing if it met no end.
+        """
         self.leave_queue(closure)
         if self._needs.pop(closure, None) == (own := _alone(closure)):
             for iterator in own:

@@ -330,6 +330,7 @@ class CoordinatorState:
             case ev.RoundUndone():
                 for closure in sorted(this.decided, reverse=True):
                     self.waiting.appendleft(closure)
+                    self.ends.end(closure)
                     self.cancelling.pop(closure, None)
                     this.old_rounds[closure] = this.number
                 this.number += 1
@@ -343,12 +344,13 @@ class CoordinatorState:
             tail.clear()
 
     def _drop(self, closure: int) -> None:
-        run = self.running.pop(closure)
+        run = self._leave_trainer(closure)
+        self.free.take(run.trainer)  # until its run has ended
         trainer = self.trainers[run.trainer]
-        del trainer.running[closure]
         trainer.dropping[closure] = run.attempt
         trainer.drops += 1
         self.waiting.insert(closure)
+        self.ends.end(closure)
         self.ended_runs[closure] += 1
         self.dropped_count += 1
 

@@ -320,6 +320,43 @@ def test_round_made_again_ends_without_closure_for_which_no_data_are_left(is_und
     assert state.finished_count == 2 - is_undone
 
 
+def test_late_closure_that_met_an_end_elsewhere_looks_for_data_anew() -> None:
+    """The element that its late run took goes back to its trainer's iterator."""
+    state = begun_state(closures=4, trainers=3, rule=Sync(1), iterators=A)
+    for closure in (0, 1):
+        apply(state, decide.prepare(state, closure, closure, 0))
+    go_on(state)  # closure 2 is late
+    apply(state, rounds.end_round(state))
+    assert go_on(state) == [(2, 0), (3, 1)]
+    assert meet_end(state, 2) == []
+    apply(state, decide.prepare(state, 3, 1, 0))
+    assert go_on(state) == [(2, 1)]
+    apply(state, decide.schedule(state, 4, iterators=A))
+    apply(state, rounds.end_drop(state, 2, 2, 0))
+    assert go_on(state) == [(4, 2)]
+    apply(state, decide.prepare(state, 4, 2, 0))
+    go_on(state)
+    assert state.round.decided.keys() == {3, 4}
+    assert state.trainers[1].dropping == {2: 2}
+    assert state.ends.at_end(A) == {0}
+    assert not any(2 in closures for _, closures in state.ends.waiting())
+
+
+def test_trainer_at_an_end_whose_run_is_dropped_is_not_waited_for() -> None:
+    state = begun_state(closures=1, trainers=2, rule=Sync(1))
+    assert meet_end(state, 0) == [(0, 1)]
+    for closure, attempt in ((0, 1), (2, 0)):
+        apply(state, decide.prepare(state, closure, 1, attempt))
+        go_on(state)
+        apply(state, rounds.end_round(state))
+        if closure == 0:
+            for new in (1, 2):
+                apply(state, decide.schedule(state, new))
+            assert go_on(state) == [(1, 0), (2, 1)]
+    assert state.trainers[0].dropping == {1: 0}
+    assert state.clocks.slowest == state.clocks[1] == 2
+
+
 class Servers:
     """One parameter server, which has decided three closures of a trainer."""
 
