@@ -525,3 +525,32 @@ def test_function_is_tried_once_per_registration(service: LocalService) -> None:
     assert len(calls) == 1
     data.distribute(ds.ShardingPolicy.DYNAMIC, service.target)
     assert len(calls) == 2
+
+
+@pytest.mark.parametrize(
+    "follow",
+    [
+        lambda data: data,
+        lambda data: data.map(lambda columns: columns).prefetch(2),
+        lambda data: data.unbatch().batch(3),
+    ],
+    ids=["nothing", "map-prefetch", "unbatch-batch"],
+)
+def test_rows_that_a_lost_owner_had_go_to_a_reader_at_its_end(
+    service: LocalService, follow: Any, request: pytest.FixtureRequest
+) -> None:
+    job = request.node.name
+    remote = ds.Dataset.range(40).batch(1).distribute(DYNAMIC, service.target, job_name=job)
+    owners = [f"{job} {name}" for name in ("lost", "left")]
+    lost, left = (follow(remote).iterator(epoch=0, owner=owner) for owner in owners)
+    ids: list[int] = []
+    with lost, left:
+        next(lost)
+        for after_the_loss in (False, True):
+            if after_the_loss:
+                assert ds.release_readers(service.target, owners[0], {}, timeout_s=10) == 1
+            for batch in left:
+                ids += batch.column("id").to_pylist()
+                left.receipt().acknowledge()
+            assert (len(ids) == 40) == after_the_loss
+    assert sorted(ids) == list(range(40))

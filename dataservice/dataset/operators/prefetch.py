@@ -1,7 +1,9 @@
 """The operator that reads ahead on a thread of its own.
 
-The thread owns the stream below from the first `next` on. Invariant: each element travels with the
-position after it, so that a saved position never includes elements that were only read ahead.
+The thread owns the stream below from the first `next` on. If rows count as consumed when they are
+acknowledged, rows that a lost reader had may follow an end, so each `next` that comes to an end
+asks the stream below anew. Invariant: each element travels with the position after it, so that a
+saved position never includes elements that were only read ahead.
 """
 
 from __future__ import annotations
@@ -62,34 +64,46 @@ class _PrefetchStream(BatchStream):
         self._state: State = {}  # set when the thread starts; a restore needs a fresh stream
         self._location = ""
         self._ended = False
+        self._may_go_on = context.receipt_sources is not None
         # A stream that is dropped without close() must not leave a thread behind.
         weakref.finalize(self, self._queue.close, discard=True)
 
     def __next__(self) -> pa.RecordBatch:
         if self._ended:
             raise StopIteration
-        if self._thread is None:
+        asks_now = self._thread is None
+        if asks_now:
             self._start()
         element = self._take()
         if element.error is not None:
             self._ended = True
             raise element.error
         if element.batch is None:
-            self._ended = True
             self._state = element.state
+            if self._may_go_on:
+                self._leave_stream()
+                if not asks_now:
+                    return next(self)  # this end was read ahead, and may not be one any more
+            self._ended = not self._may_go_on
             raise StopIteration
         self._state, self._location = element.state, element.location
         return element.batch
 
     def _start(self) -> None:
-        stream, queue = self._stream, self._queue
+        stream, queue, may_go_on = self._stream, self._queue, self._may_go_on
         self._state = stream.state()
 
         def run(stop: threading.Event) -> None:
-            _read_ahead(stream, queue, stop)
+            _read_ahead(stream, queue, stop, may_go_on=may_go_on)
 
         self._thread = StoppableThread(run, owner="dataset", name="prefetch")
         self._thread.start()
+
+    def _leave_stream(self) -> None:
+        """Waits for the thread, which has come to the end, to let go of the stream below."""
+        assert self._thread is not None
+        self._thread.stop(_STOP_TIMEOUT_S)
+        self._thread = None
 
     def _take(self) -> _Element:
         assert self._thread is not None
@@ -117,26 +131,33 @@ class _PrefetchStream(BatchStream):
     def close(self) -> None:
         self._ended = True
         self._queue.close(discard=True)
-        if self._thread is None:
+        thread = self._thread
+        if thread is not None:
+            thread.stop(_STOP_TIMEOUT_S)
+        if thread is None or (self._may_go_on and not thread.is_alive()):
             self._stream.close()
-        else:
-            self._thread.stop(_STOP_TIMEOUT_S)
 
     def location(self) -> str:
         return self._location
 
 
-def _read_ahead(stream: BatchStream, queue: BoundedQueue[_Element], stop: threading.Event) -> None:
+def _read_ahead(
+    stream: BatchStream, queue: BoundedQueue[_Element], stop: threading.Event, *, may_go_on: bool
+) -> None:
+    """Puts all elements into the queue and closes the stream, unless it ended and ``may_go_on``."""
+    stays_open = False
     try:
         more = True
         while more and not stop.is_set():
             element = _step(stream)
             more = element.batch is not None
-            _put(queue, element, stop)
+            was_put = _put(queue, element, stop)
+            stays_open = was_put and may_go_on and not more and element.error is None
     except CancelledError:
         return
     finally:
-        stream.close()
+        if not stays_open:
+            stream.close()
 
 
 def _step(stream: BatchStream) -> _Element:
@@ -147,11 +168,15 @@ def _step(stream: BatchStream) -> _Element:
         return _Element(None, {}, "", error)
 
 
-def _put(queue: BoundedQueue[_Element], element: _Element, stop: threading.Event) -> None:
-    """Waits for room as long as the reader lives: closing the queue raises CancelledError."""
+def _put(queue: BoundedQueue[_Element], element: _Element, stop: threading.Event) -> bool:
+    """Waits for room as long as the reader lives; False if told to stop.
+
+    Raises CancelledError once the queue is closed.
+    """
     while not stop.is_set():
         try:
             queue.put(element, timeout_s=_POLL_S)
-            return
+            return True
         except DeadlineExceededError:
             continue
+    return False

@@ -7,9 +7,13 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import dataservice as ds
+from dataservice.dataset.operators.prefetch import Prefetch
+from dataservice.dataset.receipts import ReceiptSources
+from dataservice.dataset.stream import BatchStream, RunContext, State
 from dataservice.errors import CancelledError, UserFunctionError
 from tests.unit.dataservice.dataset.checkpoint_checker import (
     check_positions,
@@ -134,3 +138,57 @@ def test_prefetch_of_zero_reads_nothing_ahead() -> None:
         next(stream)
         assert not prefetch_threads()
     check_positions(dataset)
+
+
+class _Shared(BatchStream):
+    """Rows of a job with other readers: ``given`` is what this one is given before each end."""
+
+    def __init__(self, given: list[list[int]]) -> None:
+        self.given = given
+        self.ends = 0
+        self.is_closed = False
+
+    def __next__(self) -> pa.RecordBatch:
+        if not self.given or not self.given[0]:
+            self.ends += 1
+            del self.given[:1]
+            raise StopIteration
+        return pa.record_batch({"x": [self.given[0].pop(0)]})
+
+    def state(self) -> State:
+        return {}
+
+    def restore(self, state: State) -> None: ...
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def _prefetched(shared: _Shared, *, owned: bool) -> BatchStream:
+    sources = ReceiptSources("trainer") if owned else None
+    return Prefetch(numbers(1)._node, 9).attach(shared, RunContext(receipt_sources=sources))
+
+
+def test_rows_that_a_lost_reader_had_follow_an_end_that_was_read_ahead() -> None:
+    """As without prefetch: a reader that is asked again after its end may have rows again."""
+    shared = _Shared([[0, 1], [2], [], [3]])
+    with _prefetched(shared, owned=True) as stream:
+        assert values([next(stream)]) == [0]
+        for thread in prefetch_threads():
+            thread.join(DEADLINE_S)
+        assert shared.ends == 1
+        assert values(list(stream)) == [1, 2]
+        assert values(list(stream)) == [3]
+        assert values(list(stream)) == []
+        assert not shared.is_closed
+    assert shared.is_closed
+
+
+def test_end_is_final_for_rows_that_nobody_acknowledges() -> None:
+    shared = _Shared([[0], [1]])
+    stream = _prefetched(shared, owned=False)
+    assert values(list(stream)) == [0]
+    assert values(list(stream)) == []
+    for thread in prefetch_threads():
+        thread.join(DEADLINE_S)
+    assert shared.is_closed
