@@ -466,6 +466,20 @@ def test_round_made_again_takes_no_closure_that_was_not_in_it() -> None:
     assert started(state) == [(0, 0)]
 
 
+def test_round_made_again_gets_all_its_closures_although_a_trainer_is_lost() -> None:
+    """One of them changes nothing, so they are more than make a round full."""
+    state = sync_state(Sync(1), trainers=3, closures=0)
+    apply(state, reopen(state, dict.fromkeys(range(3), 0)))
+    assert started(state) == [(0, 0), (1, 1), (2, 2)]
+    apply(state, decide.prepare(state, 0, 0, 0, has_changes=False))
+    assert prepare(state, 1) == ()
+    apply(state, decide.lose_trainer(state, 0, attempts_max=3))
+    assert started(state) == [(0, 1)]
+    assert prepare(state, 2) == ()
+    apply(state, decide.prepare(state, 0, 1, 1, has_changes=False))
+    assert rounds.decide_round(state) == (ev.RoundDecided(closures=(1, 2, 0)),)
+
+
 def test_undone_round_shares_its_number_with_no_round_replayed_before_it() -> None:
     """A second server is lost when only the first of two rounds has been made anew."""
     state = sync_state(Sync(), trainers=2, closures=4)
