@@ -127,7 +127,9 @@ def decide_round(state: CoordinatorState) -> ev.Events:
     if not isinstance(state.consistency, Sync) or this.decided or not this.prepared:
         return ()
     if this.old_rounds and _is_made_anew(state):
-        is_due = not _waits(state) or _is_out_of_data(state)
+        # A closure that ended between two rounds, for want of data, counts to the later one.
+        is_full = len(this.prepared) >= state.trainers_expected
+        is_due = is_full or not _waits(state) or _is_out_of_data(state)
         return (ev.RoundDecided(closures=tuple(this.prepared)),) if is_due else ()
     full = state.consistency.full(state.trainers_expected)
     if not _has_changes(state, full) and not _is_over(state, full):

@@ -480,6 +480,18 @@ def test_round_made_again_gets_all_its_closures_although_a_trainer_is_lost() -> 
     assert rounds.decide_round(state) == (ev.RoundDecided(closures=(1, 2, 0)),)
 
 
+def test_round_made_again_with_more_closures_than_trainers_becomes_two() -> None:
+    """One of them had ended before the round, when no data were left for it after a restore."""
+    state = sync_state(Sync(), trainers=2, closures=0)
+    apply(state, reopen(state, dict.fromkeys(range(3), 0)))
+    assert started(state) == [(0, 0), (1, 1)]
+    assert prepare(state, 0) == ()
+    assert prepare(state, 1) == (ev.RoundDecided(closures=(0, 1)),)
+    apply(state, rounds.end_round(state))
+    assert started(state) == [(2, 0)]
+    assert prepare(state, 2) == (ev.RoundDecided(closures=(2,)),)
+
+
 def test_undone_round_shares_its_number_with_no_round_replayed_before_it() -> None:
     """A second server is lost when only the first of two rounds has been made anew."""
     state = sync_state(Sync(), trainers=2, closures=4)
