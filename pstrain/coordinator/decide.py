@@ -25,6 +25,7 @@ from pstrain.coordinator.propagation import (
     cancellations_of_all,
     cancellations_of_others,
     failures,
+    failures_and_cancellations,
     has_counted,
 )
 from pstrain.coordinator.round_state import Run
@@ -119,12 +120,21 @@ def renew_data(state: CoordinatorState) -> ev.Events:
 
 
 def prepare(
-    state: CoordinatorState, closure: int, trainer: int, attempt: int, *, has_changes: bool = True
+    state: CoordinatorState,
+    closure: int,
+    trainer: int,
+    attempt: int,
+    *,
+    has_changes: bool = True,
+    has_failed: bool = False,
 ) -> ev.Events:
-    """Notes that a closure has run and its changes wait at the servers for its round."""
+    """Notes that a closure has run and ends with its round, for which its changes wait at servers.
+
+    ``has_failed``: it ends with an error, because its elements are used up only with that round.
+    """
     if not is_current(state, closure, trainer, attempt):
         return ()
-    return (ev.ClosurePrepared(closure=closure, has_changes=has_changes),)
+    return (ev.ClosurePrepared(closure=closure, has_changes=has_changes, has_failed=has_failed),)
 
 
 def join_trainer(trainer: int, slots: int) -> ev.Events:
@@ -159,12 +169,7 @@ def lose_trainer(
         fates[_fate(state, closure, run, decided.get(closure), attempts_max)].append(closure)
     failed, cancelled = fates[_Fate.FAILS], fates[_Fate.IS_CANCELLED]
     facts += [ev.ClosureFinished(closure=closure) for closure in fates[_Fate.FINISHES]]
-    if failed:
-        # Closures that need a cancelled one wait, so the failures cancel them with all others.
-        facts += failures(state, failed)
-        facts += [ev.ClosureCancelled(closure=c, reason=state.cancelling[c]) for c in cancelled]
-    else:
-        facts += cancellations(state, cancelled)
+    facts += failures_and_cancellations(state, failed, cancelled)
     is_over = bool(failed or state.failed)
     for closure in sorted(fates[_Fate.RUNS_AGAIN], reverse=True):
         parts = decided[closure].parts if closure in decided else None

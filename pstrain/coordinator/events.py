@@ -122,10 +122,14 @@ class CancelRefused:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClosurePrepared:
-    """A closure has run; its changes, if any, wait at the servers for its round."""
+    """A closure has run and ends with its round, for which its changes, if any, wait at servers.
+
+    ``has_failed``: it ends with an error.
+    """
 
     closure: int
     has_changes: bool = True
+    has_failed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

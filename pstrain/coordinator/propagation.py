@@ -33,6 +33,19 @@ def cancellations(
         yield ev.ClosureCancelled(closure=closure, reason=ev.Reason.INPUT, input=each)
 
 
+def failures_and_cancellations(
+    state: CoordinatorState, failed: Sequence[int], cancelled: Sequence[int]
+) -> Iterator[ev.Event]:
+    """Fails closures, and cancels others as their program asked; either may be none."""
+    if not failed:
+        yield from cancellations(state, cancelled)
+        return
+    # Closures that need a cancelled one wait, so the failures cancel them with all others.
+    yield from failures(state, failed)
+    for closure in cancelled:
+        yield ev.ClosureCancelled(closure=closure, reason=state.cancelling[closure])
+
+
 def cancellations_of_others(state: CoordinatorState) -> Iterator[ev.ClosureCancelled]:
     """Cancels all closures that wait, as one has failed, except those that count already."""
     return (event for event in cancellations_of_all(state) if not has_counted(state, event.closure))

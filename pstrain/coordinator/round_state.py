@@ -13,12 +13,14 @@ from dataclasses import dataclass, field
 class Run:
     """Where a closure runs. ``has_changes``: whether it made changes; set once it is prepared.
 
+    ``has_failed``: whether it failed and waits for its round only because of its elements.
     ``losses``: how many trainers had been lost when the run began.
     """
 
     trainer: int
     attempt: int
     has_changes: bool = True
+    has_failed: bool = False
     losses: int = 0
 
 

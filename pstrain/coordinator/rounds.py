@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterator
 from pstrain.consistency import Sync
 from pstrain.coordinator import events as ev
 from pstrain.coordinator import exhausted
-from pstrain.coordinator.propagation import cancellations
+from pstrain.coordinator.propagation import cancellations, failures_and_cancellations
 from pstrain.coordinator.state import CoordinatorState
 
 
@@ -181,8 +181,14 @@ def _is_out_of_data(state: CoordinatorState) -> bool:
 
 
 def undo_round(state: CoordinatorState) -> ev.Events:
-    """Undoes the round that is being applied, if any; its closures wait again."""
-    return (ev.RoundUndone(),) if state.round.decided else ()
+    """Undoes the round that is being applied, if any; its closures wait again.
+
+    Those whose runs were cancelled do not: the program was told that nothing of them is applied.
+    """
+    if not state.round.decided:
+        return ()
+    _, cancelled = _without_value(state)
+    return (*cancellations(state, cancelled), ev.RoundUndone())
 
 
 def _is_over(state: CoordinatorState, full: int) -> bool:
@@ -190,7 +196,9 @@ def _is_over(state: CoordinatorState, full: int) -> bool:
     this = state.round
     if state.running:
         return False
-    if state.failed or _is_out_of_data(state) or len(this.prepared) >= state.trainers_expected:
+    if state.failed or any(run.has_failed for run in this.prepared.values()):
+        return True
+    if _is_out_of_data(state) or len(this.prepared) >= state.trainers_expected:
         return True
     if state.waiting and _room(state, full):
         # The round does not wait for trainers that still run late closures of the last round.
@@ -202,9 +210,23 @@ def _is_over(state: CoordinatorState, full: int) -> bool:
 
 
 def end_round(state: CoordinatorState) -> ev.Events:
-    """Finishes the closures of the decided round, which all servers have applied."""
-    ended = (ev.ClosureFinished(closure=closure) for closure in sorted(state.round.decided))
-    return (*ended, ev.RoundApplied()) if state.round.decided else ()
+    """Ends the closures of the decided round, which all servers have applied."""
+    decided = state.round.decided
+    if not decided:
+        return ()
+    finished = sorted(closure for closure, run in decided.items() if not run.has_failed)
+    return (
+        *(ev.ClosureFinished(closure=closure) for closure in finished),
+        *failures_and_cancellations(state, *_without_value(state)),
+        ev.RoundApplied(),
+    )
+
+
+def _without_value(state: CoordinatorState) -> tuple[list[int], list[int]]:
+    """Returns the closures of the decided round that failed, and those that were cancelled."""
+    ended = sorted(closure for closure, run in state.round.decided.items() if run.has_failed)
+    cancelled = [closure for closure in ended if closure in state.cancelling]
+    return [closure for closure in ended if closure not in state.cancelling], cancelled
 
 
 def end_drop(state: CoordinatorState, closure: int, trainer: int, attempt: int) -> ev.Events:

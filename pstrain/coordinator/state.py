@@ -296,7 +296,7 @@ class CoordinatorState:
         match event:
             case ev.ClosurePrepared():
                 run = self._leave_trainer(event.closure)
-                run.has_changes = event.has_changes
+                run.has_changes, run.has_failed = event.has_changes, event.has_failed
                 this.prepared[event.closure] = run
                 self.trainers[run.trainer].prepared[event.closure] = None
             case ev.ClosureDropped():

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pstrain.coordinator import decide, rounds
 from pstrain.coordinator.core import Core
 from pstrain.coordinator.lost_trainers import Settlement
-from pstrain.coordinator.orders import Closure, Outbox, RoundOrder, RunResult
+from pstrain.coordinator.orders import Closure, Outbox, RoundOrder, RoundPart, RunResult
 from pstrain.coordinator.waits import Waits
 from pstrain.reader_marks import Marks
 
@@ -54,6 +54,7 @@ class TrainerInterface:
         core = self._core
         with core.changed:
             core.trainer_marks.forget(trainer)
+            self._forget_errors(trainer)
             for closure_id, (value, error) in settlement.outcomes.items():
                 run = core.state.running.get(closure_id)
                 if run is not None and run.trainer == trainer:
@@ -68,6 +69,12 @@ class TrainerInterface:
             if not core.outboxes:
                 self._waits.note_no_trainers()
             core.changed.notify_all()
+
+    def _forget_errors(self, trainer: int) -> None:
+        """Forgets the errors of runs that have not ended, as of those that waited for a round."""
+        known = self._core.state.trainers.get(trainer)
+        for closure in () if known is None else known.running:
+            self._core.closures[closure].error = None
 
     def services_read(self, services: Iterable[str]) -> tuple[frozenset[str], tuple[str, ...]]:
         """The same as :meth:`TrainerMarks.add_services`."""
@@ -117,9 +124,13 @@ class TrainerInterface:
             return end.needs_settling
         core.run_times.note(closure.function_id, end.seconds)
         closure.error = _error_that_counts(closure)
-        # A failed closure's marks may cover rows of prepared ones; they count with these.
-        if not core.state.has_prepared(trainer):
-            core.trainer_marks.note(trainer, end.marks)
+        if end.marks and core.state.has_prepared(trainer):
+            # They may cover rows of what is prepared, so they count, and the closure ends, with it.
+            closure.part = RoundPart("", (), has_gradient=False, marks=end.marks)
+            has_failed = closure.error is not None
+            core.apply(decide.prepare(core.state, *run, has_changes=False, has_failed=has_failed))
+            return False
+        core.trainer_marks.note(trainer, end.marks)
         settle = decide.finish if closure.error is None else decide.fail
         core.apply(settle(core.state, *run))
         return end.needs_settling

@@ -19,7 +19,7 @@ from pstrain.consistency import Ssp, Sync
 from pstrain.coordinator import events as ev
 from pstrain.coordinator.scheduler import Scheduler
 from tests.simulation.shadow import Violation
-from tests.simulation.training_cancels import HearingScheduler, OrderedCore
+from tests.simulation.training_cancels import OrderedCore
 from tests.simulation.training_checker import TrainingChecker
 from tests.simulation.training_values import check_values
 from tests.simulation.world import STAGE
@@ -194,7 +194,7 @@ class WatchedCore(OrderedCore):
         super().apply(events)
 
 
-class WatchedScheduler(HearingScheduler):
+class WatchedScheduler(Scheduler):
     """The real scheduler, which tells the checker when the program waits."""
 
     def wait_idle(self, timeout_s: float | None, *options: Any) -> None:

@@ -11,6 +11,9 @@ from collections.abc import Callable
 
 import pytest
 
+from pstrain.coordinator import decide
+from pstrain.coordinator.events import Events
+from pstrain.coordinator.state import CoordinatorState
 from tests.simulation.base_scenario import Outcome
 from tests.simulation.consistency_mutants import SSP_MUTANTS, SYNC_MUTANTS
 from tests.simulation.mutants import Mutant
@@ -36,3 +39,18 @@ def test_mutant_is_noticed(mutant: Mutant) -> None:
     failure = noticed_consistency(mutant)
     assert failure is not None, f"{mutant.name} survived {CONSISTENCY_SEEDS_MAX} seeds"
     assert any(sign in str(failure) for sign in mutant.signs), failure
+
+
+def test_row_of_a_failed_closure_counts_once_although_its_trainer_is_lost_in_that_round(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    prepare, failed = decide.prepare, list[int]()
+
+    def note(state: CoordinatorState, closure: int, *run: int, **how: bool) -> Events:
+        failed.extend([closure] if how.get("has_failed") else [])
+        return prepare(state, closure, *run, **how)
+
+    monkeypatch.setattr(decide, "prepare", note)
+    with staged():
+        play_sync(33_100_314)
+    assert failed, "a failed closure waits for what its trainer has prepared"

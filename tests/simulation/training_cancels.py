@@ -7,18 +7,12 @@ end is heard. I15: no closure starts while one of a higher priority waits.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from random import Random
 from typing import Any
 
-from pstrain.coordinator import decide
 from pstrain.coordinator import events as ev
 from pstrain.coordinator.core import Core
-from pstrain.coordinator.lost_trainers import Settlement
-from pstrain.coordinator.orders import RunResult
 from pstrain.coordinator.remote_value import RemoteValue
-from pstrain.coordinator.scheduler import Scheduler
-from pstrain.coordinator.trainer_interface import TrainerInterface
 from pstrain.errors import DataServiceError, DeadlineExceededError
 from tests.simulation.fibers import wait
 from tests.simulation.shadow import Violation
@@ -26,15 +20,26 @@ from tests.simulation.world import STAGE
 
 
 class OrderedCore(Core):
-    """The real core, which checks that closures of a higher priority start first."""
+    """The real core, which checks that closures of a higher priority start first.
+
+    Tells the checker the rows of a cancelled run when its end counts.
+    """
 
     def apply(self, events: ev.Events) -> None:
+        dropped = {event.closure for event in events if isinstance(event, ev.ClosureDropped)}
         for event in events:
+            if isinstance(event, ev.ClosureCancelled) and event.closure not in dropped:
+                self._note_spent(event)
             if isinstance(event, ev.ClosureStarted) and event.closure in self.state.waiting:
                 self._check_order(event.closure, event.trainer, events)
             if isinstance(event, ev.EndMet):
                 STAGE.world.end_met()
         super().apply(events)
+
+    def _note_spent(self, event: ev.ClosureCancelled) -> None:
+        is_asked = event.reason in (ev.Reason.ASKED, ev.Reason.OVERDUE)
+        if is_asked and event.closure in self.state.cancelling:
+            STAGE.world.checker.spend(self.closures[event.closure].error)
 
     def _check_order(self, closure: int, trainer: int, decided: ev.Events) -> None:
         """Checks I15; closures that start in the same decision may be in any order."""
@@ -46,39 +51,6 @@ class OrderedCore(Core):
                 continue  # starts as well, or the trainer has no data left for it
             if self.state.rank(each)[0] < rank:
                 raise Violation(f"I15: closure {closure} starts before {each}, of higher priority")
-
-
-class HearingScheduler(Scheduler):
-    """The real scheduler; tells the checker the rows of a cancelled run when its end is heard."""
-
-    def __init__(self, core: Core, **options: Any) -> None:
-        super().__init__(core, **options)
-        self.trainers = _HearingTrainers(core, self.waits)
-
-
-class _HearingTrainers(TrainerInterface):
-    def results(self, trainer: int, ended: Sequence[RunResult]) -> None:
-        errors = [
-            end.error
-            for end in ended
-            if end.error is not None
-            and end.closure in self._core.state.cancelling
-            and decide.is_current(self._core.state, end.closure, trainer, end.attempt)
-        ]
-        super().results(trainer, ended)
-        for error in errors:
-            STAGE.world.checker.spend(error)
-
-    def lost(self, trainer: int, settlement: Settlement) -> None:
-        errors = []
-        for closure, (_, error) in settlement.outcomes.items():
-            run = self._core.state.running.get(closure)
-            is_last = run is not None and run.attempt == settlement.decided[closure].attempt
-            if is_last and run.trainer == trainer and closure in self._core.state.cancelling:  # type: ignore[union-attr]
-                errors.append(error)
-        super().lost(trainer, settlement)
-        for error in errors:
-            STAGE.world.checker.spend(error)
 
 
 class ChangesOfMind:

@@ -20,6 +20,7 @@ from pstrain.coordinator.applying import RoundApplier
 from pstrain.coordinator.functions import PickledFunction
 from pstrain.coordinator.link import TrainerLink
 from pstrain.coordinator.remote_value import RemoteValue
+from pstrain.coordinator.scheduler import Scheduler
 from pstrain.coordinator.settling import SettlingTurns
 from pstrain.errors import (
     CancelledError,
@@ -35,7 +36,7 @@ from pstrain.wire import trainer_pb2 as pb
 from tests.simulation.consistency_checker import WatchedCore, WatchedScheduler
 from tests.simulation.fibers import Process, wait
 from tests.simulation.shadow import Violation
-from tests.simulation.training_cancels import ChangesOfMind, HearingScheduler, Needs, OrderedCore
+from tests.simulation.training_cancels import ChangesOfMind, Needs, OrderedCore
 from tests.simulation.training_closures import (
     FAILING,
     FAILURES,
@@ -145,7 +146,7 @@ class CoordinatorNode(Process):
             consistency=self._rule,
             trainer_indices=range(len(world.trainers)),
         )
-        self.scheduler = (HearingScheduler if is_async else WatchedScheduler)(
+        self.scheduler = (Scheduler if is_async else WatchedScheduler)(
             self.core, ids=itertools.count(), capacity=64, trainer_timeout_s=300.0
         )
         self.recovery = PreemptedRecovery(self, self._leave)
