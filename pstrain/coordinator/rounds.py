@@ -49,7 +49,8 @@ def _chosen(state: CoordinatorState, begun: int, full: int) -> list[int]:
     chosen = free(known.fresh)[: state.trainers_expected - begun]
     # Trainers that ran a closure of this round stand in for lost ones, up to a full round only; a
     # round that is made again needs all its closures.
-    is_again = _any_begun(state) in state.round.old_rounds
+    old_rounds = state.round.old_rounds
+    is_again = bool(old_rounds) and _any_begun(state) in old_rounds
     missing = (state.trainers_expected if is_again else full) - begun - len(chosen)
     return chosen + free(known.used)[:missing] if missing > 0 else chosen
 
