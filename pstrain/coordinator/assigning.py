@@ -51,7 +51,8 @@ def assign(
         case Ssp() as rule:
             return _starts(state, _near_the_slowest(state, rule, free))
     started = _starts(state, free)
-    used = sum(free.has(event.trainer) for event in started)
+    is_all = free is state.free
+    used = len(started) if is_all else sum(free.has(event.trainer) for event in started)
     more = _ahead(state, free, started, ahead) if used == len(free) else ()
     bound = _bound_ahead(state, started, ahead, ahead_max) if state.bound_waiting else ()
     return (*started, *more, *bound)

@@ -36,7 +36,7 @@ from pstrain.coordinator.options import (
     CoordinatorOptions,
     check_options,
 )
-from pstrain.coordinator.packing import Arguments, Packer
+from pstrain.coordinator.packing import NO_ARGUMENTS, Packer
 from pstrain.coordinator.per_worker import IteratorsInUse, PerWorkerDataset, PerWorkerIterator
 from pstrain.coordinator.remote_value import RemoteValue, fetched
 from pstrain.coordinator.tracing import RUNS_MAX
@@ -216,7 +216,7 @@ class ClusterCoordinator(metaclass=_OnePerStrategy):
             )
         function = self._functions.find(fn, self._packer.function)
         arguments = call_arguments(args, kwargs)
-        packed = Arguments()
+        packed = NO_ARGUMENTS
         if args or kwargs:
             packed = self._packer.arguments(fn, arguments, self._scheduler)
         return self._scheduler.submit(

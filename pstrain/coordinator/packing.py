@@ -7,7 +7,7 @@ what is packed is small enough to travel.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from pstrain.coordinator.per_worker import PerWorkerIterator
 from pstrain.coordinator.remote_value import InputValues, Owner, RemoteValue
@@ -23,6 +23,9 @@ class Arguments(NamedTuple):
     pickled: bytes = b""
     inputs: tuple[RemoteValue, ...] = ()
     iterators: frozenset[str] = frozenset()
+
+
+NO_ARGUMENTS: Final = Arguments()
 
 
 class Packer:
