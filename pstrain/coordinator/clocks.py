@@ -1,9 +1,9 @@
 """The clocks of live trainers: the closures that each finished, plus the slowest when it joined.
 
 A trainer that has nothing to run, and perhaps never will, is left out: no other waits for it, and
-it is not behind the others, like one that joins. Pure. Invariant: the least
-clock falls only when trainers are removed; a change, and the least clock, take the same time
-however many trainers there are, as long as their clocks are near each other.
+it is not behind the others, like one that joins. Pure. Invariant: the least clock falls only when
+trainers are removed; a change, and the least clock, take the same time however many trainers there
+are, as long as their clocks are near each other.
 """
 
 from __future__ import annotations

@@ -79,3 +79,31 @@ def test_nothing_is_asked_if_it_is_not_needed_by_then(monkeypatch: pytest.Monkey
     for _ in range(AT_ONCE + 1):
         assert turns.settle(servers, "a", lambda: False) == NOTHING  # type: ignore[arg-type]
     assert not servers.asked
+
+
+def test_link_that_waits_for_its_turn_ends_once_it_needs_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    servers, turns = Servers(monkeypatch), SettlingTurns()
+    monkeypatch.setattr(settling, "_RECHECK_S", 0.01)
+    is_stopping, settled = threading.Event(), []
+
+    def lose(number: int) -> None:
+        settled.append(
+            turns.settle(servers, f"trainer {number}", lambda: not is_stopping.is_set())  # type: ignore[arg-type]
+        )
+
+    threads = [threading.Thread(target=lose, args=(n,), daemon=True) for n in range(AT_ONCE + 1)]
+    for thread in threads[:AT_ONCE]:
+        thread.start()
+        assert servers.arrived.acquire(timeout=DEADLINE_S)
+    threads[AT_ONCE].start()
+    is_stopping.set()
+    threads[AT_ONCE].join(DEADLINE_S)
+    assert settled == [NOTHING]
+    assert f"trainer {AT_ONCE}" not in servers.asked
+    for _ in range(AT_ONCE):
+        servers.answers.release()
+    for thread in threads:
+        thread.join(DEADLINE_S)
+    assert turns.settle(servers, "last", lambda: False) == NOTHING  # type: ignore[arg-type]
