@@ -138,6 +138,7 @@ _LEDGER = object_of(
 _CHANGES: dict[str, Shape] = {"changes": list_of(_OBJECT)}
 _PART: dict[str, Shape] = {"trainer": _TEXT, "key": _KEY, "low_water": _COUNT}
 _TRY: dict[str, Shape] = {"try": _COUNT}
+_COMMITS: dict[str, Shape] = {"commits": integer_rows(3)}
 _DTYPES: dict[str, Shape] = {
     "transport_dtype": one_of(FLOAT32, BFLOAT16),
     "ids_dtype": one_of(INT64, INT32),
@@ -174,9 +175,11 @@ REQUESTS: Final[Mapping[str, Shape]] = {
     "reset_rows": object_of({"items": integer_rows(4)}),
     "remove_keys": object_of({"items": integer_rows(5)}),
     "check": object_of(_CHANGES),
-    "prepare": object_of({**_PART, **_CHANGES}, _TRY),
-    "decide": object_of({**_PART, **_CHANGES, "entries": list_of(_entry), "rows": list_of(_MARKS)}),
-    "commit": object_of(_PART),
+    "prepare": object_of({**_PART, **_CHANGES}, {**_TRY, **_COMMITS}),
+    "decide": object_of(
+        {**_PART, **_CHANGES, "entries": list_of(_entry), "rows": list_of(_MARKS)}, _COMMITS
+    ),
+    "commit": object_of({"trainer": _TEXT, "low_water": _COUNT, **_COMMITS}),
     "abort": object_of(_PART, _TRY),
     "apply_round": object_of({"parts": list_of(row(_TEXT, _KEY)), "gradients": _COUNT}),
     "fence": object_of({"trainer": _TEXT}),

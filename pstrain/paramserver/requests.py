@@ -131,16 +131,16 @@ def _ids_of(pull: Header) -> list[BodyPart]:
 
 
 def _both(store: Store, call: Call) -> Message:
-    """Decides or commits a part (``first``), and then pulls (``then``).
+    """Prepares, decides or commits parts (``first``), and then pulls (``then``).
 
     The body has the arrays of ``then``, followed by those of ``first``. Each of the two succeeds or
     is refused by itself: the pull is done even if ``first`` is refused.
     """
     first, then = call.header["first"], call.header["then"]
     kinds = (first.get("kind"), then.get("kind"))
-    if kinds[0] not in ("decide", "commit") or kinds[1] != "pull":
+    if kinds[0] not in ("prepare", "decide", "commit") or kinds[1] != "pull":
         raise InvalidArgumentError(
-            f"a request for two things is to decide or commit, then to pull; got {kinds}"
+            f"a request for two things is to prepare, decide or commit, then to pull; got {kinds}"
         )
     check_header(REQUESTS, "pull", then)
     ids, changes = split_body(call.body, _ids_of(then))
@@ -186,6 +186,7 @@ def _read_staged(store: Store, call: Call) -> list[Change]:
 
 def _prepare(store: Store, call: Call) -> Message:
     changes = _read_staged(store, call)
+    _commit_earlier(store, call)
     store.prepare(*_part(store, call), changes, call.header.get("try", 0))
     return {}, None
 
@@ -199,14 +200,22 @@ def _check(store: Store, call: Call) -> Message:
 def _decide(store: Store, call: Call) -> Message:
     """Decides a part; ``entries`` has the Entry fields of each closure that it decides."""
     changes = _read_staged(store, call)
+    _commit_earlier(store, call)
     entries = [Entry(*entry) for entry in call.header["entries"]]
     new = store.decide(*_part(store, call), changes, entries, call.header["rows"])
     return {"applied": new}, None
 
 
 def _commit(store: Store, call: Call) -> Message:
-    store.commit(*_part(store, call))
+    _commit_earlier(store, call)
+    store.advance(call.header["low_water"])
     return {}, None
+
+
+def _commit_earlier(store: Store, call: Call) -> None:
+    """Commits the parts in ``commits``, which were decided elsewhere."""
+    for key in call.header.get("commits", ()):
+        store.commit(call.header["trainer"], PartKey(*key))
 
 
 def _abort(store: Store, call: Call) -> Message:

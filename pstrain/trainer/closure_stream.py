@@ -110,12 +110,11 @@ class ClosureStream:
                 self._note_run()
 
     def _next(self, session: TrainerSession, held: PendingPart | None) -> Order | None:
-        """Returns the next order; before waiting for one, commits what the thread held back."""
+        """Returns the next order; before waiting for one, commits what was held back."""
         try:
             return self._waiting.get_nowait()
         except queue.Empty:
-            if held is not None:
-                session.flush(held)
+            session.flush(held)
             return self._waiting.get()
 
     def _drain(self) -> None:

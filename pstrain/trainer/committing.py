@@ -1,11 +1,11 @@
 """Decides when closures commit their changes, and which commit together: in element order.
 
 The end of a closure with changes is held back briefly: its thread goes on, and the pull of the next
-closure travels with the decision and the commits, which saves a message to each server. A thread
-that has nothing else to do commits what it held back, and a thread of its own commits what is
-overdue. Changes that servers refuse fail their closure; the others of the group are committed again
-without them. Must not know how a group is committed: that is ``two_phase_commit``. Invariant: a
-thread that waits for a turn has no element in a part that is not ready, so no wait is endless.
+closure travels with the preparation and the decision, which saves a message to each server. A
+thread that has nothing else to do commits what was held back, and a thread of its own commits what
+is overdue. Changes that servers refuse fail their closure; the others of the group are committed
+again without them. Must not know how a group is committed: that is ``two_phase_commit``. Invariant:
+a thread that waits for a turn has no element in a part that is not ready, so no wait is endless.
 """
 
 from __future__ import annotations
@@ -119,12 +119,11 @@ class Committer(TwoPhaseCommit):
             self._commit(run, result, {})
         return run.held
 
-    def flush(self, held: PendingPart) -> None:
-        """Commits what was held back by a thread that runs no closure now."""
-        while not held.is_done:
-            group = self._wait_for_turn(held, patiently=True)
-            if group:
-                self._commit_group(group, {})
+    def flush(self, held: PendingPart | None) -> None:
+        """Commits what was held back by a thread that runs no closure now, and all commits left."""
+        if held is not None:
+            self._commit_held_alone(held)
+        self._commit_left()
 
     def close(self) -> None:
         """Stops committing; waits, bounded, for commits under way. Idempotent."""
@@ -143,12 +142,18 @@ class Committer(TwoPhaseCommit):
         pending = PendingPart(run, result, held_s=time.monotonic())
         # The earlier closure may wait for elements of this one, which must be pending by then.
         if earlier is not None and not run.tickets:
-            self.flush(earlier)
+            self._commit_held_alone(earlier)
         self._add(pending)
         self._flush_timer.arm()
         if earlier is not None:
-            self.flush(earlier)
+            self._commit_held_alone(earlier)
         return pending
+
+    def _commit_held_alone(self, held: PendingPart) -> None:
+        while not held.is_done:
+            group = self._wait_for_turn(held, patiently=True)
+            if group:
+                self._commit_group(group, {})
 
     def _add(self, pending: PendingPart) -> None:
         with self._lock:
@@ -159,7 +164,7 @@ class Committer(TwoPhaseCommit):
             self._tell_change()
 
     def _commit_overdue(self) -> bool:
-        """Commits what was held for too long, if its turn has come; True if any is left."""
+        """Commits what was held or left for too long, if its turn has come; True if any is left."""
         until_s = time.monotonic() - HELD_S
         with self._lock:
             held = [p for p in self._pending.values() if p.held_s is not None]
@@ -169,7 +174,9 @@ class Committer(TwoPhaseCommit):
                     group = self._wait_for_turn(pending, patiently=False)
                     if group:
                         self._commit_group(group, {})
-        return any(not pending.is_done for pending in held)
+        with contextlib.suppress(CancelledError):
+            self._commit_left(until_s)
+        return bool(self._left) or any(not pending.is_done for pending in held)
 
     def _commit(self, run: ClosureRun, result: pb.ClosureResult | None, pulls: Pulls) -> Answers:
         """Commits a part, alone or in a group; blocks until it is decided and fully applied."""

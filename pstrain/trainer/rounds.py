@@ -75,7 +75,7 @@ class RoundCommitter(Committer):
         messages = {ps: one_message(changes) for ps, changes in run.changes.items()}
         header = self._header(run)
         with self._giving_up:
-            self._prepare(sorted(messages), header, messages)
+            self._prepare(sorted(messages), header, messages, {})
         run.is_prepared = True
         reached("prepared")
         with self._lock:

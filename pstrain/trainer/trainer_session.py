@@ -173,7 +173,7 @@ class TrainerSession:
         args, kwargs = self._arguments(order.closure)
         return _bounded(results.encode(function(*args, **kwargs)))
 
-    def flush(self, held: PendingPart) -> None:
+    def flush(self, held: PendingPart | None) -> None:
         """Commits what was held back by a thread that has no closure to run now."""
         try:
             self.committer.flush(held)

@@ -1,17 +1,21 @@
 """Commits the parts of closures that commit together, at all servers or at none.
 
 Changes to one server take one message. Changes to several are committed in two phases: prepared at
-all servers but their home, decided at their home, then committed at the others. Parts without
-changes are decided when their end reaches the coordinator. Only a decision uses elements up, and
-has them acknowledged. Must not know when a part's turn comes, nor who waits for it. Invariant: no
-lost reply, repeat or crash of this process leaves a part half applied: a decided part is completed,
-by this process or by the coordinator.
+all servers but their home, decided at their home, then committed at the others. If no thread waits
+for the end, the commits are left to the next messages to these servers, so each server is asked
+once a step. Parts without changes are decided when their end reaches the coordinator. Only a
+decision uses elements up, and has them acknowledged. Must not know when a part's turn comes, nor
+who waits for it. Invariants: no lost reply, repeat or crash of this process leaves a part half
+applied: a decided part is completed, by this process or by the coordinator. The end of a closure is
+reported when all of its servers have committed.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Final
 
@@ -27,6 +31,7 @@ from pstrain.paramserver.messages import Header, Message
 from pstrain.trainer.cancelling import Cancelling, Fail, Send
 from pstrain.trainer.client import RemoteParameters
 from pstrain.trainer.decisions import by_server, decision, encoded_marks, tickets_of, with_changes
+from pstrain.trainer.left_commits import Keys, LeftCommits, Taken
 from pstrain.trainer.outgoing import Answers, Pulls
 from pstrain.trainer.staging import PendingPart
 from pstrain.trainer.turns import Phase, Ticket, Turns
@@ -76,6 +81,7 @@ class TwoPhaseCommit(Cancelling):
         self._giving_up = _OnError(self._hand_over)
         self._turns = Turns()
         self._sent: dict[int, list[Ticket]] = {}
+        self._left = LeftCommits()
         self._tries = 0
         self._closed = False
 
@@ -116,11 +122,12 @@ class TwoPhaseCommit(Cancelling):
             self._parameters.exchange({ps: with_changes(check, changes[ps]) for ps in changes})
 
     def _perform(self, group: list[PendingPart], pulls: Pulls, answers: Answers) -> None:
+        """Commits a group; adds replies to pulls that went along to ``answers``."""
         ended = [member.result for member in group if member.result is not None]
         if any(member.run.has_changes for member in group):
-            self._decide(group, pulls, answers)
-        else:
-            self._defer_decision(group, ended)
+            self._commit_changes(group, ended, pulls, answers)
+            return
+        self._defer_decision(group, ended)
         if ended:
             self._report(ended)
 
@@ -139,8 +146,32 @@ class TwoPhaseCommit(Cancelling):
             for ticket in tickets:
                 ticket.phase = Phase.SENT
 
-    def _decide(self, group: list[PendingPart], pulls: Pulls, answers: Answers) -> None:
-        """Commits a group in two phases; adds replies to pulls that went along to ``answers``."""
+    def _commit_changes(
+        self,
+        group: list[PendingPart],
+        ended: list[pb.ClosureResult],
+        pulls: Pulls,
+        answers: Answers,
+    ) -> None:
+        """Commits a group in two phases, the second one later if no thread waits for it."""
+        goes_on = bool(pulls) and all(member.held_s is not None for member in group)
+        header, others = self._decide(group, pulls, answers, goes_on=goes_on)
+        if others and goes_on:
+            self._left.add(header["key"], others, ended, time.monotonic())
+            self._flush_timer.arm()
+            return
+        if others:
+            self._send_commits(others, [header["key"]], pulls, answers)
+        if ended:
+            self._report(ended)
+
+    def _decide(
+        self, group: list[PendingPart], pulls: Pulls, answers: Answers, *, goes_on: bool
+    ) -> tuple[Header, list[int]]:
+        """Prepares and decides a group; returns its header, and the servers still to commit it.
+
+        If the thread ``goes_on``, it pulls from these servers before they have committed.
+        """
         tickets = tickets_of(group)
         messages = by_server(group)
         first = group[0].run
@@ -153,29 +184,62 @@ class TwoPhaseCommit(Cancelling):
         servers = sorted(messages)
         home = servers[first.token.closure % len(servers)]
         others = [ps for ps in servers if ps != home]
-        decide = with_changes(decision(header, group, tickets), messages[home])
         if others:
             with self._giving_up:
-                self._prepare(others, header, messages)
+                answers |= self._prepare(others, header, messages, pulls if goes_on else {})
         reached("prepared")
+        decide = with_changes(decision(header, group, tickets), messages[home])
         with self._giving_up, self._aborting(others, header):
-            answers |= self._parameters.exchange_with({home: decide}, pulls)
+            answers |= self._exchange({home: decide}, pulls)
         reached("decided")
         for member in group:
             member.run.next_part()
         self._use_up(tickets)
-        if others:
-            commit: Message = ({**header, "kind": "commit"}, None)
-            with self._giving_up:
-                answers |= self._parameters.exchange_with(dict.fromkeys(others, commit), pulls)
+        return header, others
+
+    def _commit_left(self, until_s: float = math.inf) -> None:
+        """Sends the commits that were left by ``until_s``; blocks until they are made."""
+        servers = self._left.servers(until_s)
+        if servers and not self._closed:
+            self._send_commits(servers, [], {}, {})
+
+    def _send_commits(
+        self, servers: Sequence[int], keys: Keys, pulls: Pulls, answers: Answers
+    ) -> None:
+        header = {"kind": "commit", "trainer": self.trainer, "low_water": self.low_water}
+        commit: Message = ({**header, "commits": keys}, None)
+        # What was decided cannot fail any more.
+        with _OnError(self._leave_to_coordinator):
+            answers |= self._exchange(dict.fromkeys(servers, commit), pulls)
+
+    def _exchange(self, messages: Mapping[int, Message], pulls: Pulls) -> Answers:
+        """Sends messages about parts, with the commits left for their servers, and with pulls.
+
+        Reports the closures that thereby have ended.
+        """
+        taken = self._left.take(messages)
+        try:
+            answers = self._parameters.exchange_with(_with_commits(messages, taken), pulls)
+        except BaseException:
+            # Some servers may have made theirs; a repeat does no harm.
+            self._left.put_back(taken)
+            raise
+        ended = self._left.confirm(taken)
+        if ended:
+            self._report(ended)
+        return answers
 
     def _hand_over(self, error: BaseException) -> None:
-        """Leaves the group to the coordinator if a server cannot be reached.
+        """Leaves the group to the coordinator if a server cannot be reached."""
+        if isinstance(error, UnavailableError | DeadlineExceededError):
+            self._leave_to_coordinator(error)
 
-        This trainer cannot know then what was decided, or cannot complete it. It reports no more
-        ends, of these closures or others, as if it were lost; raises CancelledError.
+    def _leave_to_coordinator(self, error: BaseException) -> None:
+        """Reports no more ends, of any closures, as if this trainer were lost.
+
+        It cannot know what was decided, or cannot complete it. Raises CancelledError.
         """
-        if not isinstance(error, UnavailableError | DeadlineExceededError):
+        if not isinstance(error, DataServiceError) or isinstance(error, CancelledError):
             return
         with self._lock:
             self._closed = True
@@ -183,10 +247,14 @@ class TwoPhaseCommit(Cancelling):
         self._give_up(error)
         raise CancelledError(f"left to the coordinator: {error}") from error
 
-    def _prepare(self, servers: list[int], header: Header, messages: dict[int, Any]) -> None:
+    def _prepare(
+        self, servers: list[int], header: Header, messages: dict[int, Any], pulls: Pulls
+    ) -> Answers:
         prepare = {**header, "kind": "prepare"}
         with self._aborting(servers, header):
-            self._parameters.exchange({ps: with_changes(prepare, messages[ps]) for ps in servers})
+            return self._exchange(
+                {ps: with_changes(prepare, messages[ps]) for ps in servers}, pulls
+            )
 
     def _aborting(self, servers: list[int], header: Header) -> _OnError:
         return _OnError(functools.partial(self._abort, servers, header))
@@ -205,3 +273,14 @@ class TwoPhaseCommit(Cancelling):
             self._tell_change()
         for receipt in receipts:
             receipt.acknowledge()
+
+
+def _with_commits(messages: Mapping[int, Message], taken: Taken) -> Mapping[int, Message]:
+    """Returns messages about parts with the commits that go along."""
+    if not taken:
+        return messages
+    joined = dict(messages)
+    for ps, keys in taken.items():
+        header, body = messages[ps]
+        joined[ps] = {**header, "commits": keys + header.get("commits", [])}, body
+    return joined

@@ -92,7 +92,7 @@ NOTICED_IN = {
     "undone_parts_still_count_as_made": 131,
     "restore_forgets_the_parts_in_a_checkpoint": 4107,
     "trainer_joining_in_a_restore_keeps_the_old_session": 285,
-    "results_sent_with_a_lost_server_error_count": 998,
+    "results_sent_with_a_lost_server_error_count": 2583,
     "reported_closures_are_cancelled_by_another_error": 27,
     "program_rolls_back_before_the_restore_is_complete": 182,
     "attempts_share_chunk_names": 1122,

@@ -7,10 +7,11 @@ finished, each of its tags has changed each of its servers once; the tags of a c
 change nothing. I8: at a barrier, and at the end, a tag has changed all of its servers or none, so
 that what is saved then is one version. I10: after the last fault training reaches the end of its
 data. I12: a closure reads its own changes, and those that its thread had held back of an earlier
-closure and commits before it reads. I13: a change that servers refuse fails the closure that wanted
-it, and none that would have committed with it. I14: a closure runs only when all its inputs have
-values. I16: of the parts that a closure notes, each that counts is reported once, whether the
-closure has ended or its trainer was lost. A closure that is bound to a trainer runs on no other.
+closure and decides before it reads, on the server that decided. I13: a change that servers refuse
+fails the closure that wanted it, and none that would have committed with it. I14: a closure runs
+only when all its inputs have values. I16: of the parts that a closure notes, each that counts is
+reported once, whether the closure has ended or its trainer was lost. A closure that is bound to a
+trainer runs on no other.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ class TrainingChecker:
         self.trained: Counter[int] = Counter()
         self._counts_reports = True
         self._prepared: dict[Tag, set[int]] = {}
+        self._homes: dict[tuple[int, int], int] = {}  # which server decided the end of a run
         self._promised: set[int] = set()
         self._stranded: set[int] = set()  # rows taken by runs that failed for a lost server
         self.finished: dict[int, tuple[Tag, ...]] = {}
@@ -83,7 +85,7 @@ class TrainingChecker:
 
     def named(self, run: Any) -> InvalidArgumentError:
         """Returns the error of a refused run, with the rows from which nothing was applied."""
-        if not any(tag[0] == REFUSED for tag in self.changed_by(run)):
+        if not any(tag[0] == REFUSED for tag in self._changed_by(run)):
             raise self._seen_inside(f"I13: {run} fails by what another closure has changed")
         return InvalidArgumentError(self.rows_left(run))
 
@@ -97,14 +99,20 @@ class TrainingChecker:
         """Called when a run of a closure stages a change."""
         self._changed.setdefault(run, set()).add(tag)
 
-    def changed_by(self, run: Any) -> set[Tag]:
+    def _changed_by(self, run: Any) -> set[Tag]:
         """Returns the tags of the changes that a run has staged so far."""
         return set(self._changed.get(run, ()))
 
-    def sees(self, counts: Iterable[int], tags: set[Tag]) -> None:
-        """Checks that a read, made after so many changes on each server, saw the changes `tags`."""
+    def sees(self, counts: Iterable[int], own: Any, held: Any) -> None:
+        """Checks that a read, made after so many changes on each server, saw what it must.
+
+        That is what its run `own` has changed, and what the run `held`, if any, has changed on the
+        server that decided it.
+        """
+        home = held and self._homes[held.closure, held.attempt]
         for ps, count in enumerate(counts):
             seen = STAGE.world.servers[ps].store.made[: int(count)]
+            tags = self._changed_by(own) | (self._changed_by(held) if ps == home else set())
             missed = [tag for tag in tags if ps in self.places(tag) and tag not in seen]
             if missed and not STAGE.world.loses_servers:
                 text = f"I12: {missed} of its own thread is not seen on server {ps}"
@@ -157,7 +165,7 @@ class TrainingChecker:
         """Called when a cancelled run has ended, which uses up the rows that its error names."""
         self._spent.update(_rows_of(None, error)[1])
 
-    def answered(self, request: dict[str, Any]) -> None:
+    def answered(self, server: int, request: dict[str, Any]) -> None:
         """Called when a server has served a request; notes the rows of parts that are decided.
 
         A part that is decided on any server will be applied, and its outcome will be heard.
@@ -175,6 +183,7 @@ class TrainingChecker:
             self._promised |= self._prepared.pop(key, set())
             for closure, attempt, _, outcome, *_ in request["entries"]:
                 if outcome is not None:
+                    self._homes[closure, attempt] = server
                     value, error = _decoded(outcome)
                     self._promised.update(_rows_of(value, error)[1])
                     if error is not None and is_server_loss(error):

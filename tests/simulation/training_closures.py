@@ -49,7 +49,7 @@ def pull(parameters: Any) -> None:
     # Some closures never pull, and in rounds there is nothing to see.
     if run.token.closure % 4 == 0 or STAGE.world.breaks_orders:
         return
-    own, held = checker.changed_by(run.token), run.held
+    held = run.held
     run.saw_held = held is not None and held.is_done
     while True:
         try:
@@ -60,9 +60,8 @@ def pull(parameters: Any) -> None:
             if not all(server.alive for server in STAGE.world.servers):
                 raise
             wait(_AWAY_S)
-    if run.saw_held and held.result.WhichOneof("outcome") != "error_json":
-        own |= checker.changed_by(held.run.token)
-    checker.sees(counts[:, 0], own)
+    is_seen = run.saw_held and held.result.WhichOneof("outcome") != "error_json"
+    checker.sees(counts[:, 0], run.token, held.run.token if is_seen else None)
 
 
 def running_closure() -> Any:

@@ -24,6 +24,7 @@ from pstrain.trainer import decisions
 from pstrain.trainer.cancelling import Cancelling, OpenRuns
 from pstrain.trainer.client import RemoteParameters
 from pstrain.trainer.committing import Committer
+from pstrain.trainer.left_commits import LeftCommits
 from pstrain.trainer.service import TrainerService
 from pstrain.trainer.staging import ClosureRun, note
 from pstrain.trainer.turns import Turns
@@ -118,6 +119,27 @@ def commit_messages_are_not_sent(patch: Patch) -> None:
         return original(self, kept, pulls)
 
     patch.setattr(RemoteParameters, "exchange_with", exchange)
+
+
+@mutant("I7", "I8")
+def closures_are_reported_when_they_are_decided(patch: Patch) -> None:
+    original = Committer._commit_changes
+
+    def commit(self: Any, group: Any, ended: Any, pulls: Any, answers: Any) -> None:
+        original(self, group, [], pulls, answers)
+        self._report(ended)
+
+    patch.setattr(Committer, "_commit_changes", commit)
+
+
+@mutant("I10", "I7")
+def commits_of_refused_messages_are_forgotten(patch: Patch) -> None:
+    patch.setattr(LeftCommits, "put_back", lambda _self, _taken: None)
+
+
+@mutant("I10", "I7")
+def commits_that_were_left_need_another_message(patch: Patch) -> None:
+    patch.setattr(Committer, "_commit_left", lambda _self, _until_s=0.0: None)
 
 
 @mutant("gone", "I8", "I7", "I1", "ClosureRun")

@@ -85,7 +85,7 @@ class ServerNode(Process):
         else:
             reply_to = reply
         if "error" not in reply_to:
-            self.world.checker.answered(request)
+            self.world.checker.answered(self._number, request)
         values = body.to_buffer() if isinstance(body, LateBody) else body
         return Message(messages.encode_header(reply), values)
 

@@ -37,18 +37,23 @@ SPEC = VariableSpec(
 )
 IDS = np.array([1, 6], np.int64)
 PULL: Message = ({"kind": "pull", "items": [[3, 0, 2, -1], [3, 0, WHOLE, -1]]}, LateBody.of([IDS]))
-COMMIT: Message = ({"kind": "commit", "trainer": "t", "key": [0, 0, 0], "low_water": 0}, None)
+PART = {"trainer": "t", "low_water": 0}
+COMMIT: Message = ({**PART, "kind": "commit", "commits": [[0, 0, 0]]}, None)
 
 
-def decide(shape: tuple[int, ...] = (8, 2)) -> Message:
+def prepare(closure: int, commits: list[int], shape: tuple[int, ...] = (8, 2)) -> Message:
+    """Returns the message that prepares adding 1, with the commits of other closures."""
     change = {"kind": "assign", "op": "add", "shard": [3, 0], "start": 0, "count": shape[0]}
-    return {
-        **COMMIT[0],
-        "kind": "decide",
-        "changes": [change],
-        "entries": [[0, 0, 0, {"value": ""}, 0]],
-        "rows": [],
-    }, LateBody.of([np.ones(shape, np.float32)])
+    header = {**PART, "kind": "prepare", "key": [closure, 0, 0], "changes": [change]}
+    if commits:
+        header["commits"] = [[other, 0, 0] for other in commits]
+    return header, LateBody.of([np.ones(shape, np.float32)])
+
+
+def decide(shape: tuple[int, ...] = (8, 2), closure: int = 0, commits: tuple[int, ...] = ()) -> Any:
+    header, body = prepare(closure, list(commits), shape)
+    entries = [[closure, 0, 0, {"value": ""}, 0]]
+    return {**header, "kind": "decide", "entries": entries, "rows": []}, body
 
 
 @pytest.fixture
@@ -75,6 +80,30 @@ def test_pull_joined_to_decide_reads_values_after_the_change_applied_once(store:
     assert reply["first"] == {"applied": False}
     reply, arrays = asked(store, both(COMMIT, PULL))
     assert (reply["first"], len(arrays)) == ({}, 2)
+
+
+@pytest.mark.parametrize("kind", [prepare, decide])
+def test_commits_that_go_along_are_made_once_before_the_part_and_the_pull(
+    store: Store, kind: Any
+) -> None:
+    for closure in (0, 1):
+        asked(store, prepare(closure, []))
+    message = kind(closure=2, commits=(0, 1))
+    for _ in range(2):
+        _, (rows, _) = asked(store, both(message, PULL))
+        np.testing.assert_array_equal(rows, np.full((2, 2), 2 if kind is prepare else 3))
+    assert store.commit_counts()["held"] == (kind is prepare)
+
+
+def test_refused_message_makes_none_of_the_commits_that_go_along(store: Store) -> None:
+    asked(store, prepare(0, []))
+    for message in (prepare(1, [0], (9, 2)), decide((9, 2), 1, (0,))):
+        with pytest.raises(InvalidArgumentError):
+            asked(store, message)
+    assert store.commit_counts()["held"] == 1
+    asked(store, COMMIT)
+    _, (rows, _) = asked(store, PULL)
+    assert rows.all()
 
 
 def test_pull_is_answered_when_joined_decide_is_refused(store: Store) -> None:

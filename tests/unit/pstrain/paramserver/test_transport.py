@@ -185,12 +185,13 @@ def test_repeated_part_in_bfloat16_is_applied_once(server: Server) -> None:
     table = normal(5, 17)
     header, body = push(table, normal(1, 9))
     before = server.values(TABLE)
-    part = {"trainer": "t", "key": [0, 0, 0], "low_water": 0}
+    part = {"trainer": "t", "low_water": 0}
     for _ in range(2):
-        server.ask({**part, "kind": "prepare", "changes": [header]}, body)
+        prepare = {**part, "kind": "prepare", "key": [0, 0, 0], "changes": [header]}
+        server.ask(prepare, body)
     np.testing.assert_array_equal(server.values(TABLE), before)
     for _ in range(2):
-        server.ask({**part, "kind": "commit"}, None)
+        server.ask({**part, "kind": "commit", "commits": [[0, 0, 0]]}, None)
     before[FOUND.unique] -= np.float32(0.5) * rounded(table)
     np.testing.assert_array_equal(server.values(TABLE), before)
 

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pstrain.errors import CancelledError, InvalidArgumentError, UnavailableError
+from pstrain.errors import AbortedError, CancelledError, InvalidArgumentError, UnavailableError
 from pstrain.paramserver.commits import NOTES_MAX_BYTES
 from pstrain.paramserver.messages import Message
 from pstrain.serialization import results
-from pstrain.trainer import committing, decisions
+from pstrain.trainer import committing, decisions, two_phase_commit
 from pstrain.trainer.committing import HELD_S, Committer
 from pstrain.trainer.outgoing import Answer, Answers, Pulls
 from pstrain.trainer.result_queue import HOLD_MAX_S
@@ -47,7 +47,9 @@ class Servers:
 
     def exchange_with(self, messages: Mapping[int, Message], pulls: Pulls) -> Answers:
         for ps, (header, _) in messages.items():
-            self._ask(f"{header['kind']}{' pull' if ps in pulls else ''} {ps}", header)
+            commits = ",".join(str(closure) for closure, *_ in header.get("commits", ()))
+            along = f"({commits})" if commits else ""
+            self._ask(f"{header['kind']}{along}{' pull' if ps in pulls else ''} {ps}", header)
         return {ps: Answer({"ps": ps}, None) for ps in messages if ps in pulls}
 
     def _ask(self, what: str, header: dict[str, Any]) -> None:
@@ -106,6 +108,13 @@ class Trainer:
         return pb.ClosureResult(id=result.id, error_json=str(error))
 
 
+def read_ahead(trainer: Trainer, closure: int, held: PendingPart | None) -> ClosureRun:
+    """Begins a closure, whose first pull goes with the commit of what its thread held back."""
+    run = trainer.run(closure, held)
+    run.read_with([], PULLS)
+    return run
+
+
 @pytest.fixture
 def trainer(monkeypatch: pytest.MonkeyPatch) -> Trainer:
     """Returns a trainer that commits overdue parts only when the test asks for it."""
@@ -123,15 +132,97 @@ def trainer(monkeypatch: pytest.MonkeyPatch) -> Trainer:
     return Trainer()
 
 
-def test_pull_is_joined_to_decide_and_commit_requests(trainer: Trainer) -> None:
+def test_pull_is_joined_to_prepare_and_decide_requests(trainer: Trainer) -> None:
     held = trainer.end(trainer.run(2), 0, 1)
     assert held is not None
     assert (trainer.servers.asked, trainer.sent) == ([], [])
     answers = trainer.run(3, held).read_with([9], PULLS)
-    assert trainer.servers.asked == ["prepare 1", "decide pull 0", "commit pull 1"]
-    assert [answer.header["ps"] for answer in answers.values()] == [0, 1]
-    assert trainer.sent == [(2, "value")]
+    assert trainer.servers.asked == ["prepare pull 1", "decide pull 0"]
+    assert [answers[ps].header["ps"] for ps in PULLS] == [0, 1]
     assert held.is_done
+
+
+def test_commit_travels_with_next_message_to_its_server_and_is_reported_then(
+    trainer: Trainer,
+) -> None:
+    held = trainer.end(trainer.run(2), 0, 1)
+    held = trainer.end(read_ahead(trainer, 3, held), 0, 1)
+    trainer.servers.asked.clear()
+    assert trainer.sent == []
+    held = trainer.end(read_ahead(trainer, 4, held), 0)
+    # Closure 3 was decided on server 1, and closure 2 on server 0.
+    assert trainer.servers.asked == ["prepare pull 0", "decide(2) pull 1"]
+    assert trainer.sent == [(2, "value")]
+    trainer.servers.asked.clear()
+    trainer.committer.flush(held)
+    assert trainer.servers.asked == ["decide(3) 0"]
+    assert trainer.sent == [(2, "value"), (3, "value"), (4, "value")]
+
+
+def test_idle_thread_sends_commits_that_were_left(trainer: Trainer) -> None:
+    held = trainer.end(trainer.run(2), 0, 1)
+    following = read_ahead(trainer, 3, held)
+    trainer.servers.asked.clear()
+    assert trainer.end(following) is held
+    trainer.committer.flush(held)
+    assert trainer.servers.asked == ["commit(2) 1"]
+    assert trainer.sent == [(3, "value"), (2, "value")]
+    trainer.committer.flush(None)
+    assert trainer.servers.asked == ["commit(2) 1"]
+
+
+def test_commits_left_for_too_long_are_sent_by_timer(
+    trainer: Trainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = SimpleNamespace(now_s=0.0)
+    for module in (committing, two_phase_commit):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock.now_s))
+    read_ahead(trainer, 3, trainer.end(trainer.run(2), 0, 1))
+    trainer.servers.asked.clear()
+    clock.now_s = HELD_S / 2
+    assert trainer.committer._commit_overdue()
+    assert (trainer.servers.asked, trainer.sent) == ([], [])
+    clock.now_s = HELD_S
+    assert not trainer.committer._commit_overdue()
+    assert (trainer.servers.asked, trainer.sent) == (["commit(2) 1"], [(2, "value")])
+
+
+@pytest.mark.parametrize("pulls", [{}, PULLS])
+def test_closure_sees_its_own_changes_on_all_servers(trainer: Trainer, pulls: Pulls) -> None:
+    run = trainer.run(2)
+    for ps in (0, 1):
+        run.touch([VARIABLE])
+        run.add(ps, {"kind": "push"}, None)
+    run.read_with([VARIABLE], pulls)
+    pull = " pull" if pulls else ""
+    assert trainer.servers.asked == ["prepare 1", f"decide{pull} 0", f"commit(2){pull} 1"]
+
+
+def test_commits_of_refused_message_are_sent_again(trainer: Trainer) -> None:
+    held = read_ahead(trainer, 3, trainer.end(trainer.run(2), 0, 1))
+    trainer.servers.refuse = {"decide(2)": InvalidArgumentError("no")}
+    following = trainer.run(4, trainer.end(held, 1))
+    assert following.read_with([], PULLS) == {}
+    assert trainer.sent == [(3, "error_json")]
+    trainer.committer.flush(None)
+    assert trainer.servers.asked[-2:] == ["decide(2) pull 1", "commit(2) 1"]
+    assert trainer.sent == [(3, "error_json"), (2, "value")]
+
+
+@pytest.mark.parametrize("error", [UnavailableError, AbortedError, InvalidArgumentError])
+def test_commit_that_cannot_be_made_is_left_to_coordinator(
+    trainer: Trainer, error: type[Exception]
+) -> None:
+    held = trainer.end(trainer.run(2), 0, 1)
+    assert trainer.end(read_ahead(trainer, 3, held)) is held
+    trainer.servers.refuse = {"commit": error("gone")}
+    with pytest.raises(CancelledError, match="left to the coordinator"):
+        trainer.committer.flush(held)
+    assert [str(each) for each in trainer.lost] == ["gone"]
+    assert trainer.sent == [(3, "value")]
+    asked = list(trainer.servers.asked)
+    trainer.committer.flush(None)
+    assert (trainer.servers.asked, len(trainer.lost)) == (asked, 1)
 
 
 def test_part_on_single_server_is_decided_there_without_prepare(trainer: Trainer) -> None:
@@ -303,7 +394,9 @@ def test_pull_after_taking_element_does_not_wait_for_earlier_runs(
 def test_refused_part_fails_its_closure_and_not_the_next(trainer: Trainer, kind: str) -> None:
     held = trainer.end(trainer.run(2), 0, 1)
     trainer.servers.refuse = {kind: InvalidArgumentError("no")}
-    assert trainer.run(3, held).read_with([], PULLS) == {}
+    answers = trainer.run(3, held).read_with([], PULLS)
+    # What was pulled with the preparation is as good as any.
+    assert list(answers) == ([1] if kind == "decide" else [])
     assert trainer.sent == [(2, "error_json")]
     assert held is not None
     assert held.is_done
@@ -337,7 +430,7 @@ def test_refused_run_of_commit_group_fails_alone(trainer: Trainer) -> None:
     trainer.servers.refuse_changes = True
     assert list(trainer.run(5, held[0]).read_with([], PULLS)) == [0]
     assert trainer.servers.asked == [
-        "prepare 1",
+        "prepare pull 1",
         "abort 1",
         *("check 0", "check 1", "check 0"),
         "decide pull 0",
@@ -396,7 +489,7 @@ def test_group_with_unknown_commit_outcome_is_not_checked(trainer: Trainer) -> N
     assert (trainer.servers.asked, trainer.sent) == (["decide 0"], [])
 
 
-@pytest.mark.parametrize("kind", ["prepare", "decide", "commit"])
+@pytest.mark.parametrize("kind", ["prepare", "decide"])
 def test_unknown_commit_outcome_stops_committer_and_is_left_to_coordinator(
     trainer: Trainer, kind: str
 ) -> None:
@@ -477,7 +570,7 @@ def test_closures_of_thread_without_elements_commit_in_program_order(
         trainer.take(run)
     trainer.end(evaluation)
     held = trainer.end(first, 0)
-    flush = trainer.committer.flush
+    flush = trainer.committer._commit_held_alone
 
     def look_meanwhile(held: PendingPart) -> None:
         # The held part has to wait until the coordinator has settled the evaluation, closure 2.
@@ -486,7 +579,7 @@ def test_closures_of_thread_without_elements_commit_in_program_order(
         flush(held)
 
     monkeypatch.setattr(committing, "HELD_S", 0.0)
-    monkeypatch.setattr(trainer.committer, "flush", look_meanwhile)
+    monkeypatch.setattr(trainer.committer, "_commit_held_alone", look_meanwhile)
     second = trainer.end(trainer.run(4, held), 0)
     assert second is not None
     flush(second)
