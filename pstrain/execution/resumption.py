@@ -59,6 +59,8 @@ class Recovery:
                     raise
             for manager in self._managers:  # their saves are of the progress that was given up
                 end_save(manager.wait)
+            # While a save ended, another server may have been lost.
+            self._values.wait_rolled_back(RolledBackError("the fit goes back to a checkpoint"))
             self._progress.go_back()
 
     def _went_back(self, error: Exception) -> bool:

@@ -101,6 +101,12 @@ def test_program_continues_when_a_restore_began_at_its_end(
     assert any(begins_at_end)
 
 
+def test_program_goes_back_after_a_restore_that_began_while_a_save_ended() -> None:
+    with staged():
+        outcome = play_hard_restores(34_000_066)
+    assert sum(fault.startswith("kill ps") for fault in outcome.faults) == 2
+
+
 def test_wait_for_a_trainer_lost_in_a_restore_ends_at_its_timeout() -> None:
     with staged():
         outcome = play_sync_restores(112)
