@@ -33,6 +33,7 @@ HELD_S: Final = 0.05
 Each check for overdue ends takes the interpreter from the steps, so it must not be too short.
 """
 
+_HELD_PER_THREAD: Final = 2
 _RECHECK_S: Final = 1.0
 _CLOSE_TIMEOUT_S: Final = 5.0
 
@@ -57,6 +58,7 @@ class Committer(TwoPhaseCommit):
     ) -> None:
         super().__init__(parameters, trainer, send, give_up, fail)
         self._notes_max_bytes = notes_max_bytes(closures)
+        self._held_max = _HELD_PER_THREAD * closures
         self._flush_timer = FlushTimer(self._commit_overdue, HELD_S)
 
     def new_run(
@@ -137,7 +139,11 @@ class Committer(TwoPhaseCommit):
         self._flush_timer.close(max(0.0, until_s - time.monotonic()))
 
     def _hold(self, run: ClosureRun, result: pb.ClosureResult) -> PendingPart:
-        """Holds back the end of a closure, one per thread: commits what was held before."""
+        """Holds back the end of a closure; what its thread held before is committed first.
+
+        Unless that waits for its turn: it then commits along with what comes before it, or with
+        this end at the latest. Waits for it only if much is held.
+        """
         earlier, run.held = run.held, None
         pending = PendingPart(run, result, held_s=time.monotonic())
         # The earlier closure may wait for elements of this one, which must be pending by then.
@@ -145,7 +151,7 @@ class Committer(TwoPhaseCommit):
             self._commit_held_alone(earlier)
         self._add(pending)
         self._flush_timer.arm()
-        if earlier is not None:
+        if earlier is not None and len(self._pending) > self._held_max:
             self._commit_held_alone(earlier)
         return pending
 

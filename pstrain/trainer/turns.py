@@ -2,8 +2,10 @@
 
 Pure: no threads, no network. A ticket stands for an element that was taken from a source. Committed
 elements are always a prefix of those taken, so a few marks describe them. Closures whose elements
-interleave commit together; a closure without elements waits for no other. Invariant: when a group
-may commit, every element that was taken before one of its own is committed or belongs to the group.
+interleave commit together, and with them those that are ready and have the next elements, which
+would have to wait for this commit only to begin theirs. A closure without elements waits for no
+other. Invariant: when a group may commit, every element that was taken before one of its own is
+committed or belongs to the group.
 """
 
 from __future__ import annotations
@@ -89,9 +91,21 @@ class Turns:
                     return None
                 if other not in members:
                     members.append(other)
+        self._add_followers(members, ready)
         if len(members) > 1:
-            members.sort(key=lambda member: min((t.number for t in member.tickets), default=0))
+            members.sort(key=_first_number)
         return members
+
+    def _add_followers(self, members: list[RunT], ready: Collection[RunT]) -> None:
+        """Adds the runs whose turn comes with the commit of ``members``."""
+        if len(ready) == 1:
+            return
+        for run in sorted(ready, key=_first_number):
+            if run.tickets and run not in members:
+                joined = [*members, run]
+                changes = any(member.has_changes for member in joined)
+                if not any(_blocks(t, changes=changes) for t in self._before(joined)):
+                    members.append(run)
 
     def _before(self, members: Sequence[Run]) -> Iterable[Ticket]:
         """Yields tickets of other runs that come before a ticket of ``members`` on its source."""
@@ -127,6 +141,15 @@ class Turns:
     def _forget_empty(self) -> None:
         for source in [source for source, waiting in self._waiting.items() if not waiting]:
             del self._waiting[source]
+
+
+def _first_number(run: Run) -> int:
+    return min((ticket.number for ticket in run.tickets), default=0)
+
+
+def _blocks(ticket: Ticket, *, changes: bool) -> bool:
+    """True if a group, with changes or without, has to wait for another's earlier ticket."""
+    return ticket.phase is Phase.TAKEN or (ticket.phase is Phase.SENT and changes)
 
 
 def last_receipts(tickets: Iterable[Ticket]) -> list[Receipt]:

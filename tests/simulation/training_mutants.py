@@ -268,7 +268,7 @@ def notes_without_room_are_dropped_and_closures_go_on(patch: Patch) -> None:
     patch.setattr(training_closures, "note", lambda step: note(step) or True)
 
 
-@mutant("I7")
+@mutant("I7", "I16")
 def parts_with_elements_count_as_decided(patch: Patch) -> None:
     original = decisions._entry
 

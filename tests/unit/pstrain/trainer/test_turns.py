@@ -83,10 +83,37 @@ def test_run_that_took_first_element_commits_first(trainer: Trainer) -> None:
     trainer.take("a", "b")
     trainer.change("a", "b", "c")
     assert trainer.group("b") is None
-    assert trainer.group("a", "b") == ["a"]
+    assert trainer.group("a") == ["a"]
     assert trainer.group("c") == ["c"]
     assert trainer.commit("a") == [0]
-    assert trainer.group("b") == ["b"]
+    assert trainer.group("b", "c") == ["b"]
+
+
+def test_ready_runs_with_the_next_elements_commit_along(trainer: Trainer) -> None:
+    trainer.take("a", "b", "c", "d", "e")
+    trainer.change("a", "c")
+    assert trainer.group("a", "c", "b", "e") == ["a", "b", "c"]
+    assert trainer.group("a", "c", "e") == ["a"]
+    assert trainer.commit("a", "b", "c") == [2]
+    assert trainer.group("d", "e") == ["d", "e"]
+
+
+def test_run_with_a_later_element_of_another_source_waits_for_that(trainer: Trainer) -> None:
+    trainer.take("a", "b")
+    trainer.take("c", "b", source=1)
+    assert trainer.group("a", "b") == ["a"]
+    assert trainer.group("a", "b", "c") == ["a", "c"]
+
+
+def test_run_behind_an_end_that_was_sent_commits_along_only_without_changes(
+    trainer: Trainer,
+) -> None:
+    trainer.take("sent", "a", "b")
+    (ticket,) = trainer.run("sent").tickets
+    ticket.phase = Phase.SENT
+    assert trainer.group("a", "b") == ["a", "b"]
+    trainer.change("b")
+    assert trainer.group("a", "b") == ["a"]
 
 
 def test_staged_changes_are_committed_before_next_element_is_taken() -> None:

@@ -386,8 +386,30 @@ def test_pull_after_taking_element_does_not_wait_for_earlier_runs(
     assert (trainer.servers.asked, trainer.sent) == ([], [])
     other = trainer.end(slow, 0)
     assert list(trainer.run(5, other).read_with([], PULLS)) == [0]
-    assert list(trainer.run(6, held).read_with([], PULLS)) == [0]
+    assert trainer.run(6, held).read_with([], PULLS) == {}
+    assert trainer.servers.asked == ["decide pull 0"]
     assert trainer.sent == [(2, "value"), (3, "value")]
+
+
+def test_ends_that_wait_for_their_turn_commit_with_what_comes_before_them(
+    trainer: Trainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = trainer.run(2)
+    trainer.take(slow)
+    held, waited_for = None, list[PendingPart]()
+    monkeypatch.setattr(trainer.committer, "_commit_held_alone", waited_for.append)
+    for closure in (3, 4, 5):
+        fast = trainer.run(closure, held)
+        trainer.take(fast)
+        assert fast.read_with([], PULLS) == {}
+        earlier, held = held, trainer.end(fast, 0)
+        # Two are held for each closure that the trainer runs at a time.
+        assert waited_for == ([earlier] if closure == 5 else [])
+    assert trainer.servers.asked == []
+    assert list(trainer.run(6, trainer.end(slow, 0)).read_with([], PULLS)) == [0]
+    assert trainer.servers.asked == ["decide pull 0"]
+    assert [closure for closure, _ in trainer.sent] == [2, 3, 4, 5]
+    assert trainer.acknowledged == 1
 
 
 @pytest.mark.parametrize("kind", ["prepare", "decide"])
