@@ -38,11 +38,20 @@ def test_share_begun_anew_by_worker_gives_no_row_twice() -> None:
     assert (accepted.slices, accepted.spans) == (((8, 2),), (span(1, 8, 10),))
 
 
+def test_frame_gives_only_rows_on_either_side_of_those_received() -> None:
+    tracker = TaskTracker(DATA)
+    tracker.assign_passes(["a"])
+    take(tracker, "a", span(1, 4, 6))
+    accepted = tracker.receive("a", [span(0, 0, 2), span(1, 0, 10)])
+    assert accepted.slices == ((0, 2), (2, 4), (8, 4))
+    assert accepted.spans == (span(0, 0, 2), span(1, 0, 4), span(1, 6, 10))
+
+
 def test_size_of_share_is_known_once_its_worker_has_ended() -> None:
     tracker = TaskTracker(DATA)
     tracker.assign_passes(["a", "b"])
-    take(tracker, "a", span(0, 0, 4))
     take(tracker, "b", span(1, 0, 4))
+    take(tracker, "a", span(0, 0, 4))
     tracker.receive("b", [span(2, 0, 4)])
     tracker.record_end("a")
     marks = (TaskMark(0, ((0, 4),), 4), TaskMark(1, ((0, 4),), None))
@@ -208,6 +217,22 @@ def test_tracker_keeps_few_bookmarks_and_always_a_usable_one() -> None:
     assert mark.bookmark == bookmark(400)
     kept = [row for row in range(1, 401) if is_kept(tracker, row)]
     assert kept == list(range(369, 401)), "positions may leave out what was taken since"
+
+
+def test_usable_bookmark_stays_until_the_next_one_is_usable() -> None:
+    tracker = TaskTracker(OFF)
+    tracker.assign_passes(["a"])
+    for number in range(1, 33):  # as many as are kept
+        tracker.record_bookmark(0, bookmark(10 * number))
+    take(tracker, "a", span(0, 0, 15))
+    tracker.record_bookmark(0, bookmark(330))
+    assert [mark.bookmark for mark in tracker.marks()] == [bookmark(10)]
+    take(tracker, "a", span(0, 15, 20))
+    tracker.record_bookmark(0, bookmark(340))
+    assert [mark.bookmark for mark in tracker.marks()] == [bookmark(20)]
+    spans = take(tracker, "a", span(0, 20, 400))
+    assert [mark.bookmark for mark in tracker.marks()] == [bookmark(340)]
+    assert [mark.bookmark for mark in tracker.marks([spans])] == [bookmark(20)]
 
 
 def is_kept(tracker: TaskTracker, row: int) -> bool:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dataservice.client import quarantine as at_the_reader
-from dataservice.dataset.omission_log import OmissionLog
 from dataservice.dispatcher import decide, quarantine
 from dataservice.dispatcher import events as ev
 from dataservice.dispatcher.invariants import check_invariants, check_windows
@@ -21,11 +19,9 @@ from dataservice.dispatcher.requests import (
 from dataservice.dispatcher.state import DispatcherState
 from dataservice.dispatcher.suspicion import MAX_DEATHS
 from dataservice.dispatcher.windows import WindowTable
-from dataservice.errors import DataLossError
 from dataservice.ranges import RowMark
 from dataservice.sharding import Split
 from dataservice.vocabulary import ALL_WINDOWS, ShardingPolicy
-from dataservice.wire import dispatcher_pb2 as pb
 from tests.unit.dataservice.dispatcher.dispatcher_facts import compacted
 
 ROWS = 10
@@ -130,8 +126,8 @@ def test_window_is_quarantined_after_three_deaths_and_others_continue() -> None:
         assert cluster.lease(worker, 3) == [0, 1, 2]
         cluster.die(worker)
     worker = cluster.add_worker()
-    leased = cluster.lease(worker, 3)
-    assert leased == [0], "a suspect runs alone"
+    assert cluster.lease(worker, 0) == []
+    assert cluster.lease(worker, 3) == [0], "a suspect runs alone"
     assert cluster.lease(worker) == [], "and nothing joins it"
     cluster.finish(0)
     assert cluster.lease(worker) == [1]
@@ -242,6 +238,19 @@ def test_heartbeat_in_flight_when_stream_broke_does_not_acquit_worker() -> None:
     assert heard == [False, False, True], "a dispatcher that starts again knows no numbers"
 
 
+def test_first_heartbeat_after_each_accusation_proves_nothing() -> None:
+    cluster = Cluster(1)
+    worker = cluster.add_worker()
+    evidence = quarantine.Evidence()
+    for number in (1, 3):
+        assert cluster.lease(worker) == [0]
+        cluster.report_broken(worker)
+        evidence.on_accusation(worker)
+        assert not evidence.on_heartbeat(cluster.state, worker, number).events
+        cluster.commit(quarantine.acquit(cluster.state, worker))  # by a new stream
+        assert not evidence.on_heartbeat(cluster.state, worker, number + 1).events
+
+
 def test_new_stream_acquits_its_worker() -> None:
     cluster = Cluster(1)
     worker = cluster.add_worker()
@@ -289,19 +298,6 @@ def test_window_never_leased_alone_is_quarantined_within_six_deaths() -> None:
         deaths += 1
         assert deaths <= 6, (other, cluster.table)
     assert deaths >= 3
-
-
-def test_quarantined_window_is_data_loss_to_reader_or_counted_omitted() -> None:
-    entries = [pb.Quarantined(window=3, what="'a.parquet' rows 0..9", path="a.parquet", rows=10)]
-    failure = at_the_reader.failure(entries)
-    assert isinstance(failure, DataLossError)
-    assert "'a.parquet' rows 0..9" in str(failure)
-    assert "on_error='skip'" in str(failure)
-    log = OmissionLog()
-    for _ in range(3):
-        at_the_reader.count_omitted(entries, log)
-    total = log.total()
-    assert (total.splits, total.source_rows, total.files) == (1, 10, ("a.parquet",))
 
 
 def test_worker_unreachable_for_one_reader_still_serves_others() -> None:

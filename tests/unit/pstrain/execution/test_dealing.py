@@ -167,6 +167,7 @@ def test_range_gets_nearest_earlier_bookmark_and_position_saves_needed_bookmarks
     assert elements.bookmark_before(ranges[3]) is None
     for at in (24, 8, 12, 30, 12):
         elements.note_bookmark({"bookmark": Bookmark(at, str(at))})
+    elements.note_bookmark({"bookmark": Bookmark(24, "another")})
     elements.note_bookmark({"bookmark": None})
     assert elements.bookmark_before(ranges[2]) == (12, "12")
     elements.note_done(ranges[0])
