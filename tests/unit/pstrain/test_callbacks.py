@@ -591,7 +591,7 @@ def test_checkpoint_that_a_fit_goes_back_to_knows_what_others_have_saved(
     assert [path.name for path in (tmp_path / "best").iterdir()] == ["ckpt-2"]
 
 
-def test_callbacks_of_a_failed_fit_serve_the_next_model(tmp_path: pathlib.Path) -> None:
+def test_callbacks_of_a_fit_serve_the_next_model_even_if_it_failed(tmp_path: pathlib.Path) -> None:
     class Fail(ps.callbacks.Callback):
         def on_epoch_end(self, epoch: int, logs: dict[str, float]) -> None:
             raise RuntimeError(epoch, logs)
@@ -604,10 +604,11 @@ def test_callbacks_of_a_failed_fit_serve_the_next_model(tmp_path: pathlib.Path) 
     second.evaluate(data(), callbacks=[board, saving], verbose=0)
     assert list((tmp_path / "logs" / "validation").iterdir())
     assert not (tmp_path / "saved").exists()
-    second.fit(data(), 3, callbacks=[saving], verbose=0)
-    again = model()
-    ps.Checkpoint(model=again).restore(saving.last_path)
-    np.testing.assert_array_equal(again.predict(data()), second.predict(data()))
+    for trained, epochs in ((second, 3), (model(), 1)):
+        trained.fit(data(), epochs, callbacks=[saving], verbose=0)
+        again = model()
+        ps.Checkpoint(model=again).restore(saving.last_path)
+        np.testing.assert_array_equal(again.predict(data()), trained.predict(data()))
 
 
 def test_checkpoint_callback_saves_every_steps_and_best_only(tmp_path: pathlib.Path) -> None:
@@ -679,6 +680,22 @@ def test_checkpoint_callback_saves_end_of_epoch_once(
     rows = ds.Dataset.from_numpy(data(6 * 32)).batch(32).repeat(2 if given else 1)
     model().fit(rows, 2, callbacks=[saving], verbose=0, steps_per_execution=3, **given)
     assert saves == steps
+
+
+def test_checkpoint_callback_counts_reported_steps_and_not_those_taken_back(
+    tmp_path: pathlib.Path,
+) -> None:
+    saving = ps.callbacks.Checkpoint(tmp_path, every_steps=6, asynchronous=False)
+    saving.set_model(model())
+    saving.on_train_begin()
+    seen: list[str | None] = []
+    for begin, end in ((0, 2), (2, 5), (2, 5), (5, 7), (7, 9)):
+        if begin == 2:
+            saving.load_state_dict(saving.state_dict())
+        saving.on_train_batch_begin(begin)
+        saving.on_train_batch_end(end, {})
+        seen.append(saving.last_path and pathlib.Path(saving.last_path).name)
+    assert seen == [None, None, None, None, "ckpt-1"]
 
 
 def test_learning_rate_scheduler_passes_current_rate() -> None:

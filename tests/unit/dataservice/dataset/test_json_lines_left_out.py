@@ -28,6 +28,7 @@ from dataservice.dataset.sources.json_lines import (
     TooLongError,
     agreeing_lines,
     blocks_of_lines,
+    first_lines,
     read_blocks,
 )
 from dataservice.errors import FailedPreconditionError, InvalidArgumentError, SourceError
@@ -72,7 +73,7 @@ def test_each_line_is_a_row_or_is_refused(
 
 @pytest.mark.parametrize("size", [*range(1, 30), 1_000])
 def test_a_file_ends_before_a_line_that_is_null_however_it_is_read(size: int) -> None:
-    rows = b'{"x": null}\n{"null": 1}\n\n {"y":\tnull, "z": "a null"}\n'
+    rows = 2 * b'{"x": null}\n{"null": 1}\n\n {"y":\tnull, "z": "a null"}\n'
 
     def read(text: bytes) -> tuple[bytes, list[Any]]:
         faults: list[Any] = []
@@ -155,6 +156,22 @@ def test_a_line_that_arrow_names_takes_few_calls(monkeypatch: pytest.MonkeyPatch
     assert calls["read"] <= 5  # by halves it is twenty
 
 
+@pytest.mark.parametrize("at", range(4))
+def test_block_of_empty_lines_hides_no_rows_and_repeats_none(at: int) -> None:
+    blocks = [*blocks_of(1, 2), b"garbage\n", *blocks_of(3)]
+    blocks.insert(at, b"\n \n")
+    rows = xs_of(read_blocks(iter(blocks), OPTIONS, lambda _: None, use_threads=False))
+    assert list(rows) == [1, 2, 3]
+
+
+def test_long_line_is_read_from_a_block_with_a_bad_line() -> None:
+    long = json.dumps({"x": 5, "s": "y" * (3 << 20)}).encode()
+    refused: list[json_lines.Refused] = []
+    rows = xs_of(json_lines.read_lines(b"garbage\n" + long + b"\n", OPTIONS, refused.append))
+    assert list(rows) == [5]
+    assert [each.text for each in refused] == ["garbage"]
+
+
 @pytest.mark.parametrize("bad", [[], [b"garbage\n"]])
 def test_rows_before_an_error_of_the_file_come_first(bad: list[bytes]) -> None:
     def blocks() -> Iterator[bytes]:
@@ -230,6 +247,7 @@ def test_types_are_those_of_most_lines_of_the_first_block(tmp_path: pathlib.Path
         ('{"x": "a"}', '{"x": "\\ud800"}'),
         ('{"x": {"y": 1}}', '{"x": {"y": "a"}}'),
         ('{"x": [1, 2.5]}', '{"x": [1, "a"]}'),
+        ('{"x": [1, 2.5]}', '{"x": ["a"]}'),
     ],
 )
 def test_line_that_only_arrow_refuses_does_not_hide_the_types(
@@ -270,6 +288,11 @@ def test_file_of_another_kind_is_left_out_as_a_whole(tmp_path: pathlib.Path) -> 
     read, omitted = skipped(ds.Dataset.from_json(tmp_path, on_error="skip"))
     assert read == [1, 2]
     assert (omitted["splits"], omitted["source_rows"]) == (1, 2 * REFUSED_MAX)
+
+
+def test_first_lines_are_those_of_the_first_block_and_a_last_one_without_an_end() -> None:
+    assert first_lines(io.BytesIO(b"1\n2\n3\n4\n"), 5) == b"1\n2\n"
+    assert first_lines(io.BytesIO(b"1\n2\n3"), 4) == b"1\n2\n3"
 
 
 def test_line_longer_than_a_block_ends_the_file(tmp_path: pathlib.Path) -> None:

@@ -74,6 +74,16 @@ def test_malformed_json_file_is_refused_naming_it(
     assert "bad.jsonl" in str(caught.value)
 
 
+def test_error_tells_how_many_rows_of_the_file_were_read(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "a.jsonl").write_text("".join(f'{{"x": {x}}}\n' for x in range(20)) + "garbage\n")
+    read: list[pa.RecordBatch] = []
+    with pytest.raises(SourceError) as caught:
+        read.extend(Dataset.from_json(str(tmp_path), block_size_bytes=40))
+    rows = sum(batch.num_rows for batch in read)
+    assert rows > 0
+    assert f" after row {rows}: " in str(caught.value)
+
+
 @pytest.mark.parametrize("block_size_bytes", range(12, 60, 5))
 def test_null_at_the_beginning_of_a_block_is_refused(
     tmp_path: pathlib.Path, block_size_bytes: int
