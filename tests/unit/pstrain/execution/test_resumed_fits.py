@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import pathlib
 import random
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 
 import dataservice as ds
 import pstrain as ps
+from pstrain.errors import DataServiceError
 from pstrain.optimizers import schedules
 
 ROWS = 96
@@ -101,6 +103,49 @@ def test_resumed_fit_ends_like_uninterrupted_fit(
         program.run(tmp_path, stops=True)
     monkeypatch.setattr("pstrain.execution.progress._PROGRAM", "another")
     assert program.run(tmp_path) == program.run()
+
+
+def interrupted(directory: pathlib.Path, after: int, dense: str = "price", **options: Any) -> int:
+    """Trains two epochs of six steps, or until ``after`` batches; returns how many were trained."""
+    model = ps.models.LogisticRegression(ps.FeatureSchema(dense=dense.split(), label="label"))
+    model.compile("sgd")
+    saves = ps.callbacks.Checkpoint(directory, asynchronous=False, **options)
+    with contextlib.suppress(KeyboardInterrupt):
+        model.fit(
+            table(0), 2, callbacks=[saves, stops := InterruptAfterBatches(after)],
+            batch_size=16, steps_per_execution=1, verbose=0,
+        )  # fmt: skip
+    return after - stops._left
+
+
+@pytest.mark.parametrize(
+    ("program", "resume", "trained"), [("another", True, 6), ("another", False, 12), ("", True, 12)]
+)
+def test_only_the_fit_of_another_program_is_resumed_unless_declined(
+    program: str,
+    resume: bool,
+    trained: int,
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    assert interrupted(tmp_path, after=8) == 8
+    if program:
+        monkeypatch.setattr("pstrain.execution.progress._PROGRAM", program)
+    assert interrupted(tmp_path, after=99, resume=resume) == trained
+    told = f"resuming the fit that saved {tmp_path / 'ckpt-1'}, in epoch 2 after step 0"
+    assert (told in caplog.text) == (trained == 6)
+
+
+def test_checkpoint_that_a_fit_cannot_resume_from_is_named_with_the_remedy(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupted(tmp_path, after=8)
+    monkeypatch.setattr("pstrain.execution.progress._PROGRAM", "another")
+    with pytest.raises(DataServiceError) as caught:
+        interrupted(tmp_path, after=99, dense="price weight")
+    (note,) = caught.value.__notes__
+    assert note.startswith(f"fit tried to resume from {tmp_path / 'ckpt-1'}; to start over, pass")
 
 
 @pytest.mark.parametrize("steps", [None, 2])

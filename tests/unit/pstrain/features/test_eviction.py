@@ -57,7 +57,7 @@ def test_shares_of_billions_of_keys_are_exact() -> None:
 
 
 class Recorded:
-    """The steps of an eviction of the keys 7 and 8, noted; ``broken`` names one that fails."""
+    """The steps of an eviction of keys 7 to 9, noted; ``broken`` names one that fails."""
 
     def __init__(self, broken: str = "") -> None:
         self.done: list[Any] = []
@@ -74,7 +74,7 @@ class Recorded:
 
     def idle_keys(self, _mapping: Any, _parts: Any, shares: Any) -> list[IdleKeys]:
         self._note("list", [tuple(share) for share in shares])
-        return [IdleKeys(ids(3), ids(7)), IdleKeys(ids(4), ids(8)), IdleKeys(ids(), ids())]
+        return [IdleKeys(ids(3), ids(7)), IdleKeys(ids(4), ids(8)), IdleKeys(ids(7), ids(9))]
 
     def reset_rows(self, table: Any, rows: Any) -> None:
         self._note("reset", table.id, rows.tolist())
@@ -97,13 +97,13 @@ def eviction() -> Eviction:
 
 def test_rows_are_reset_before_their_keys_are_removed() -> None:
     steps = Recorded()
-    assert evict(eviction(), steps) == 2
+    assert evict(eviction(), steps) == 3
     assert steps.done == [
         ("count", [(0, 0, 4), (1, 4, 6), (1, 6, 10)]),
         ("list", [(2, 1), (2, 1), (2, 0)]),
-        ("reset", 2, [3, 4]),
-        ("reset", 5, [13, 14]),
-        ("remove", [[7], [8], []], [[1, 4], [4, 6], [7, 10]], [4, 5, 5]),
+        ("reset", 2, [3, 4, 7]),
+        ("reset", 5, [9, 13, 14]),
+        ("remove", [[7], [8], [9]], [[1, 4], [4, 6], [7, 10]], [4, 5, 5]),
     ]
 
 
