@@ -6,7 +6,6 @@ so it is the same on every trainer and each time that the row is read again.
 
 from __future__ import annotations
 
-import math
 import numbers
 from collections.abc import Mapping
 from typing import Any, Final
@@ -24,6 +23,8 @@ COLUMN: Final = "sample_weight"
 """The name of the column in which an array of weights is added to the data."""
 
 Weights = NDArray[np.float32]
+
+_LARGEST: Final = float(np.finfo(np.float32).max)
 
 
 class Weighting:
@@ -110,9 +111,10 @@ def _of_labels(given: Any) -> Weights:
         if label not in (0, 1):
             raise InvalidArgumentError(f"class_weight has labels 0 and 1, got {label!r}")
         # Rows of a negative weight have a use beside others of their label, a whole label has none.
-        if not (isinstance(weight, numbers.Real) and 0 <= float(weight) < math.inf):
+        if not isinstance(weight, numbers.Real) or weight < 0 or not weight <= _LARGEST:
             raise InvalidArgumentError(
-                f"class_weight[{label!r}] must be a finite number, 0 or more, got {weight!r}"
+                f"class_weight[{label!r}] must be a finite number (a float32), 0 or more, got "
+                f"{weight!r}"
             )
         weights[int(label)] = weight
     return weights

@@ -97,6 +97,10 @@ def test_null_values_agree_with_values_of_all_kinds() -> None:
     assert agreeing_lines(b"") == b""
 
 
+def test_types_are_not_inferred_from_lines_that_are_no_objects() -> None:
+    assert agreeing_lines(b'[1]\n[2]\n[3]\n{"x": 1}\n') == b'{"x": 1}\n'
+
+
 def blocks_of(*xs: int) -> Iterator[bytes]:
     return (line(x).encode() + b"\n" for x in xs)
 
@@ -162,6 +166,14 @@ def test_block_of_empty_lines_hides_no_rows_and_repeats_none(at: int) -> None:
     blocks.insert(at, b"\n \n")
     rows = xs_of(read_blocks(iter(blocks), OPTIONS, lambda _: None, use_threads=False))
     assert list(rows) == [1, 2, 3]
+
+
+def test_text_that_is_not_utf_8_is_refused_if_nothing_else_is_wrong() -> None:
+    blocks = itertools.chain(blocks_of(1), [LATIN + b"\n"], blocks_of(2))
+    refused: list[json_lines.Refused] = []
+    rows = xs_of(read_blocks(blocks, OPTIONS, refused.append, use_threads=False))
+    assert list(rows) == [1, 2]
+    assert [each.text for each in refused] == [LATIN.decode(errors="replace")]
 
 
 def test_long_line_is_read_from_a_block_with_a_bad_line() -> None:
@@ -296,8 +308,10 @@ def test_first_lines_are_those_of_the_first_block_and_a_last_one_without_an_end(
 
 
 def test_line_longer_than_a_block_ends_the_file(tmp_path: pathlib.Path) -> None:
+    file = io.BytesIO(b"x" * 1_000)
     with pytest.raises(TooLongError):
-        list(blocks_of_lines(io.BytesIO(b"x" * 100), 40))
+        list(blocks_of_lines(file, 40))
+    assert file.tell() == 80, "the rest of a long file has no place in memory"
     long = json.dumps({"x": 5, "s": "y" * 9_000})
     (tmp_path / "a.jsonl").write_text("\n".join([line(1), long, line(2)]))
     dataset = ds.Dataset.from_json(tmp_path, on_error="skip", block_size_bytes=1_000)

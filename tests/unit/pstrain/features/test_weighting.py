@@ -156,6 +156,8 @@ def test_evaluation_weighs_loss_and_weighted_metrics() -> None:
         (ROWS, {"class_weight": {1: "5"}}, InvalidArgumentError, r"class_weight\[1\] must be a"),
         (ROWS, {"class_weight": {1: np.nan}}, InvalidArgumentError, "finite number.*got nan"),
         (ROWS, {"class_weight": {1: np.inf}}, InvalidArgumentError, "finite number.*got inf"),
+        (ROWS, {"class_weight": {1: 1e39}}, InvalidArgumentError, "float32.*got 1e.39"),
+        (ROWS, {"class_weight": {1: 10**400}}, InvalidArgumentError, "float32.*got 1000"),
         (ROWS, {"class_weight": {0: -1.0}}, InvalidArgumentError, "0 or more, got -1.0"),
         ({}, {"sample_weight": [1.0]}, InvalidArgumentError, "1 weights for 0 rows"),
         (ROWS, {"sample_weight": np.full(6, np.nan)}, DataError, "row 0: nan is not a weight"),
