@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-from dataservice.runtime.arguments import limit_s, non_negative, path_of
+from dataservice.runtime.arguments import check_callable, limit_s, non_negative, path_of
 from pstrain.checkpoints.manifest import Path, checkpoints, number_of
 
 _POLL_S = 1.0
@@ -31,6 +31,7 @@ def checkpoints_iterator(
     when ``stop`` is set. Without ``timeout`` and ``stop`` it never ends.
     """
     pause_s = non_negative(min_interval_secs, "min_interval_secs")
+    check_callable("timeout_fn", timeout_fn, optional=True)
     options = (limit_s(timeout), timeout_fn, stop or threading.Event())
     return _follow(path_of(checkpoint_dir, "checkpoint_dir"), pause_s, *options, every=every)
 

@@ -42,6 +42,7 @@ WRONG_TYPES: dict[str, Callable[[], Any]] = {
     "path of a checkpoint must be a path.*3": lambda: CHECKPOINT.restore(3),  # type: ignore[arg-type]
     "directory must be a path.*got 1": lambda: ps.latest_checkpoint(1),  # type: ignore[arg-type]
     "checkpoint_dir must be a path.*got 3": lambda: ps.checkpoints_iterator(3),  # type: ignore[arg-type]
+    "timeout_fn must be a function or None, got 3": lambda: ps.checkpoints_iterator("c", 0, 1, 3),  # type: ignore[arg-type]
     "directory must be a path.*got 5": lambda: ps.callbacks.Checkpoint(5),
     "resume must be True or False, got 'no'": lambda: ps.callbacks.Checkpoint("c", resume="no"),
     "incremental must be True": lambda: ps.callbacks.Checkpoint("c", incremental="no"),

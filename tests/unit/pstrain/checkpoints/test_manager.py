@@ -357,6 +357,12 @@ def test_checkpoints_iterator_looks_each_second_for_a_checkpoint(
     assert stop.waits == [1.0, 1.0]
 
 
+def test_checkpoints_iterator_waits_no_longer_than_its_timeout(tmp_path: pathlib.Path) -> None:
+    stop = Waits(Waits.set)
+    assert list(checkpoints_iterator(tmp_path, timeout=0.25, stop=stop)) == []
+    assert all(0.0 < wait_s <= 0.25 for wait_s in stop.waits)
+
+
 def test_checkpoints_iterator_pauses_between_checkpoints_until_it_is_stopped(
     tmp_path: pathlib.Path,
 ) -> None:

@@ -175,6 +175,14 @@ def test_trainers_are_asked_again_once_there_may_be_data(news: str) -> None:
     assert not decide.renew_data(state)
 
 
+def test_data_may_come_back_any_number_of_times() -> None:
+    state = begun_state(closures=2, trainers=2)
+    for iterators in (A, B, A):
+        assert meet_end(state, 0, iterators=iterators) == []
+        apply(state, decide.renew_data(state))
+        assert go_on(state) == [(0, 0)]
+
+
 def test_late_trainer_is_asked_before_the_data_count_as_used_up() -> None:
     state = begun_state(closures=2, trainers=2, iterators=A)
     assert meet_end(state, 0) == []

@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 
 from pstrain import initializers
 from pstrain.errors import CancelledError
+from pstrain.kernels.snapshots import RUN
 from pstrain.paramserver import kept_rows
 from pstrain.paramserver import snapshot as module
+from pstrain.paramserver.kept_rows import KeptRows
 from pstrain.paramserver.shard import Shard
 from pstrain.paramserver.snapshot import Snapshot
 from tests.unit.pstrain.paramserver.shard_cases import ADAGRAD, ADAM, SGD, ids, make_spec, ones
@@ -95,6 +97,12 @@ def test_snapshot_keeps_values_of_any_dtype(dtype: str) -> None:
     assert not values.any()
 
 
+def test_snapshot_shows_rows_without_values() -> None:
+    shard = Shard(make_spec(40, 0, initializer=initializers.zeros()), 0)
+    (values,) = read(shard.snapshot().blocks())
+    assert values.size == 0
+
+
 def test_snapshot_keeps_only_rows_changed_before_they_are_read() -> None:
     shard = Shard(make_spec(10_000, 16), 0)
     snapshot = shard.snapshot()
@@ -117,6 +125,43 @@ def test_closed_snapshot_keeps_no_rows_and_refuses_reads() -> None:
     assert snapshot.kept_bytes == 0
     with pytest.raises(CancelledError):
         next(blocks)
+
+
+def test_rows_are_kept_although_no_memory_was_prepared() -> None:
+    rows = np.arange(128, dtype=np.uint32).reshape(64, 2)
+    kept, before = KeptRows(rows, group=2, block=16), rows[:40].copy()
+    kept.keep_range(0, 40, 0)
+    assert kept.copied_bytes == before.nbytes
+    rows[:] = 0
+    out = rows[:40].copy()
+    kept.read(0, 0, 2, 0, out.reshape(-1))
+    np.testing.assert_array_equal(out, before)
+    out = rows[20:40].copy()
+    kept.read(0, 0, 2, 40, out.reshape(-1))
+    np.testing.assert_array_equal(out, before[20:])
+
+
+def test_memory_is_prepared_ahead_of_its_use() -> None:
+    kept = KeptRows(np.zeros((16 * RUN, 2), np.uint32), group=1, block=RUN)
+    for room in ((0, 4), (4, 8)):
+        assert kept.room_to_make() == room
+        kept.make_room(*room)
+        kept.open_room(room[1])
+    assert kept.room_to_make() is None
+    kept.keep_range(0, RUN, 0)
+    assert kept.lists(0, RUN) == [RUN], "the first run, whole"
+    assert kept.room_to_make() == (8, 12)
+
+
+def test_memory_of_freed_blocks_is_used_again() -> None:
+    rows = np.zeros((4 * RUN, 2), np.uint32)
+    kept = KeptRows(rows, group=1, block=RUN)
+    kept.keep_range(0, 2 * RUN, 0)
+    used = kept.lists(0, 2 * RUN)
+    for each in used:
+        kept.free(each, kept.last_of(each))
+    kept.keep_range(2 * RUN, 4 * RUN, 2 * RUN)
+    assert sorted(kept.lists(2 * RUN, 4 * RUN)) == sorted(used)
 
 
 @given(
