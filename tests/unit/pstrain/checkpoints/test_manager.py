@@ -107,7 +107,7 @@ def test_save_ignores_leftovers_removed_by_another_thread(
     assert [path.name for path in tmp_path.iterdir()] == ["ckpt-1"]
 
 
-@pytest.mark.parametrize("kept", [1, 2])
+@pytest.mark.parametrize("kept", [1, 2, 4])
 def test_relative_directory_keeps_max_to_keep_checkpoints(
     step: Any, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, kept: int
 ) -> None:
@@ -120,6 +120,13 @@ def test_relative_directory_keeps_max_to_keep_checkpoints(
     step.assign(9)
     assert manager.restore_or_initialize() == os.path.join("saved", "ckpt-3")
     assert int(step) == 2
+
+
+def test_save_with_a_lower_number_is_the_newest(step: Any, tmp_path: pathlib.Path) -> None:
+    manager = CheckpointManager(Checkpoint(step=step), tmp_path, max_to_keep=1)
+    manager.save(7)
+    manager.save(3)
+    assert _names(manager) == ["ckpt-3"]
 
 
 def test_all_checkpoints_are_kept_without_max_to_keep(step: Any, tmp_path: pathlib.Path) -> None:
@@ -143,6 +150,11 @@ def test_checkpoint_interval_counts_steps(step: Any, tmp_path: pathlib.Path) -> 
     step.assign(21)
     assert manager.save() is None
     assert manager.save(check_interval=False) is not None
+
+
+def test_step_counter_without_interval_holds_up_no_save(step: Any, tmp_path: pathlib.Path) -> None:
+    manager = CheckpointManager(Checkpoint(step=step), tmp_path, step_counter=step)
+    assert [manager.save(), manager.save()] == [str(tmp_path / f"ckpt-{n}") for n in (1, 2)]
 
 
 def test_manager_restores_or_keeps_learning_rate(step: Any, tmp_path: pathlib.Path) -> None:
@@ -257,6 +269,28 @@ def test_restarted_manager_knows_which_checkpoints_stay_for_good(
     assert (index["latest"], index["all"]) == ("ckpt-5", ["ckpt-5"])
     assert index["preserved"] == ["ckpt-3", "ckpt-4"]
     assert sorted(p.name for p in tmp_path.glob("ckpt-*")) == ["ckpt-3", "ckpt-4", "ckpt-5"]
+
+
+def test_restarted_manager_counts_hours_from_the_checkpoint_that_stayed_last(
+    step: Any, tmp_path: pathlib.Path
+) -> None:
+    index = {"preserved": [], "preserved_at_s": time.time() - 3 * 3600}
+    (tmp_path / "checkpoint").write_text(json.dumps(index))
+    manager = CheckpointManager(Checkpoint(step=step), tmp_path, 1, keep_checkpoint_every_n_hours=2)
+    for _ in range(3):
+        manager.save()
+    assert _names(manager) == ["ckpt-3"]
+    assert sorted(p.name for p in tmp_path.glob("ckpt-*")) == ["ckpt-1", "ckpt-3"]
+
+
+@pytest.mark.parametrize("text", ['model_checkpoint_path: "ckpt-1"\n', "[]", '{"preserved": []}'])
+def test_file_in_the_place_of_the_index_is_refused(
+    step: Any, tmp_path: pathlib.Path, text: str
+) -> None:
+    """TensorFlow's manager has a file of that name too."""
+    (tmp_path / "checkpoint").write_text(text)
+    with pytest.raises(InvalidArgumentError, match="checkpoint is not the index.*: move it away"):
+        CheckpointManager(Checkpoint(step=step), tmp_path)
 
 
 def test_manager_uses_name_and_number_and_calls_init_fn_on_first_start(
