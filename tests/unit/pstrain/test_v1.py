@@ -44,6 +44,8 @@ def test_worker_index_and_count_follow_cluster(
         ({"worker": ["a:1"]}, ("worker", 0), "'ps'"),
         ({**CLUSTER, "boss": ["a:1"]}, ("worker", 0), "unknown jobs"),
         (CLUSTER, (None, None), "which task"),
+        (CLUSTER, (None, 0), "which task"),
+        (CLUSTER, ("worker", None), "which task"),
         (CLUSTER, ("ps", 0), "does not train"),
         (CLUSTER, ("worker", 2), "not in the cluster"),
         ({**CLUSTER, "chief": ["d:1", "e:1"]}, ("chief", 1), "one chief"),

@@ -289,7 +289,7 @@ def test_file_in_the_place_of_the_index_is_refused(
 ) -> None:
     """TensorFlow's manager has a file of that name too."""
     (tmp_path / "checkpoint").write_text(text)
-    with pytest.raises(InvalidArgumentError, match="checkpoint is not the index.*: move it away"):
+    with pytest.raises(InvalidArgumentError, match=r"checkpoint is not the index.*: move it away"):
         CheckpointManager(Checkpoint(step=step), tmp_path)
 
 
