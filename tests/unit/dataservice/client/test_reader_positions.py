@@ -46,7 +46,12 @@ def state_of(saved: ReaderPosition) -> dict[str, Any]:
 
 
 def test_reader_position_survives_json() -> None:
-    assert ReaderPosition.from_json(position().to_json()) == position()
+    static = position(
+        policy="DATA", ordered=True, repetition=3, varied=False, chunk_rows=64, shards=4,
+        tasks=(TaskMark(1, ((0, 4),), 9), TaskMark(2, (), None)),
+    )  # fmt: skip
+    for saved in (position(), static):
+        assert ReaderPosition.from_json(json.loads(json.dumps(saved.to_json()))) == saved
     added = {"varied", "shards", "tasks"}
     older = {key: value for key, value in position().to_json().items() if key not in added}
     assert ReaderPosition.from_json(older) == position(varied=False), "rows of passes in one order"
