@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import numbers
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
@@ -150,14 +151,32 @@ class Metric(Maker, ABC):
         return self.result()
 
     def merge_state(self, metrics: Iterable[Metric]) -> None:
-        """Adds the states of other metrics of this class that were made with the same arguments."""
-        for metric in metrics:
-            if type(metric) is not type(self) or metric._shape != self._shape:
-                raise InvalidArgumentError(
-                    f"{self!r} merges metrics of its own class and shape {self._shape}, got "
-                    f"{metric!r}: make both with the same arguments"
-                )
+        """Adds the states of other metrics of this class that were made with the same arguments.
+
+        InvalidArgumentError, and nothing is added, if one has another shape or another setting,
+        such as a threshold. Settings are public attributes that hold numbers, texts or arrays; only
+        the name may differ.
+        """
+        others = list(metrics)
+        for metric in others:
+            self._check_merges(metric)
+        for metric in others:
             self.add_state(metric._current_state())
+
+    def _check_merges(self, other: Metric) -> None:
+        if type(other) is not type(self) or other._shape != self._shape:
+            raise InvalidArgumentError(
+                f"{self!r} merges metrics of its own class and shape {self._shape}, got "
+                f"{other!r}: make both with the same arguments"
+            )
+        mine, theirs = _settings(self), _settings(other)
+        for name in sorted(mine.keys() | theirs.keys()):
+            if mine.get(name) != theirs.get(name):
+                raise InvalidArgumentError(
+                    f"{self!r} with {name}={mine.get(name)!r} cannot merge {other!r} with "
+                    f"{name}={theirs.get(name)!r}: their states count different things; make "
+                    "both with the same arguments"
+                )
 
     def reset_state(self) -> None:
         """Resets this object's own state to that before any example."""
@@ -222,6 +241,23 @@ class _StepState:
 
     def numpy(self) -> State:
         return self._state.copy()
+
+
+def _settings(metric: Metric) -> dict[str, Any]:
+    """Returns what ``metric`` was made with, as far as it is plain data, besides its name."""
+    plain = (numbers.Number, str, bytes, tuple, list, np.ndarray)
+    return {
+        name: _comparable(value)
+        for name, value in vars(metric).items()
+        if not name.startswith("_") and name != "name" and isinstance(value, plain)
+    }
+
+
+def _comparable(value: Any) -> Any:
+    """Returns ``value`` with lists for arrays, which ``==`` would compare element by element."""
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    return [_comparable(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def pairs(

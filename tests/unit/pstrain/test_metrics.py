@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import pathlib
@@ -19,6 +20,8 @@ from pstrain.checkpoints.checkpoint import Checkpoint
 from pstrain.errors import DataError, FailedPreconditionError, InvalidArgumentError
 from pstrain.metrics import (
     AUC,
+    GAUC,
+    NDCG,
     Accuracy,
     LogLoss,
     Mean,
@@ -266,6 +269,51 @@ def test_merge_state_refuses_another_shape_and_adds_nothing_of_it() -> None:
     with pytest.raises(InvalidArgumentError, match=r"shape \(8, 2, 2\)"):
         first.merge_state([other])
     assert math.isnan(first.result())
+
+
+class _Banded(Mean):
+    """A mean with settings of its own: a list of arrays, a function and a private one."""
+
+    def __init__(self, edges: list[int], calls: int = 0) -> None:
+        super().__init__("banded")
+        self.edges = [np.array(edges)]
+        self.change = lambda value: value
+        self._calls = calls
+
+
+@pytest.mark.parametrize(
+    ("first", "other", "told"),
+    [
+        (Accuracy(threshold=0.5), Accuracy(threshold=0.9), "threshold=0.5.*threshold=0.9"),
+        (Precision(threshold=0.25), Precision(), "threshold=0.25.*threshold=0.5"),
+        (LogLoss(epsilon=1e-3), LogLoss(epsilon=1e-7), "epsilon=0.001.*epsilon=1e-07"),
+        (GAUC(group="user"), GAUC(group="item"), "group='user'.*group='item'"),
+        (NDCG(5, group="user"), NDCG(9, group="user"), "k=5.*k=9"),
+        (_Banded([0, 1]), _Banded([0, 2]), r"edges=\[\[0, 1\]\].*edges=\[\[0, 2\]\]"),
+    ],
+)
+def test_merge_state_refuses_other_settings_and_adds_nothing_at_all(
+    first: Any, other: Any, told: str
+) -> None:
+    alike = copy.deepcopy(first)
+    groups = {} if first.group is None else {"groups": [1, 1]}
+    for metric in (alike, other):
+        examples = [0.25] if isinstance(metric, Mean) else [[0, 1], [0.25, 0.75]]
+        metric.update_state(*examples, **groups)
+    with pytest.raises(InvalidArgumentError, match=told):
+        first.merge_state([alike, other])
+    assert math.isnan(first.result())
+
+
+def test_merge_state_takes_metrics_that_differ_in_name_and_in_what_is_no_setting() -> None:
+    first, other = Accuracy("first"), Accuracy("other")
+    other.update_state([1, 1], [0.75, 0.25])
+    first.merge_state([other])
+    assert first.result() == 0.5
+    banded, same = _Banded([0, 1], calls=1), _Banded([0, 1], calls=2)
+    same.update_state([3.0])
+    banded.merge_state([same])
+    assert banded.result() == 3
 
 
 @pytest.mark.parametrize("kind", KINDS)
