@@ -89,6 +89,19 @@ def concat_batches(pieces: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=pieces[0].schema)
 
 
+def join_batches(pieces: list[pa.RecordBatch]) -> pa.RecordBatch:
+    """Joins the pieces and empties the list; only one column at a time is in memory twice."""
+    schema = pieces[0].schema
+    if len(pieces) == 1:
+        return pieces.pop()
+    columns = [[piece.column(index) for piece in pieces] for index in range(len(schema))]
+    pieces.clear()
+    arrays = []
+    while columns:
+        arrays.append(pa.concat_arrays(columns.pop()))
+    return pa.RecordBatch.from_arrays(arrays[::-1], schema=schema)
+
+
 def no_rows(schema: pa.Schema) -> pa.RecordBatch:
     """Returns a batch of that schema without rows; `RecordBatch.from_pylist` knows no unions."""
     return pa.RecordBatch.from_arrays([pa.nulls(0, kind) for kind in schema.types], schema=schema)

@@ -189,6 +189,8 @@ class OperatorMethods:
 
         The order depends on the seed and the epoch alone. Without a seed, one is drawn when this
         method is called, and under ShardingPolicy.OFF each worker's pass has an order of its own.
+        While a buffer is filled, its rows are in memory once, one of their columns twice, and up to
+        16 bytes a row are taken for their order.
         """
         drawn = secrets.randbits(63) if seed is None else None
         reshuffles = _true_for_none(reshuffle_each_iteration)

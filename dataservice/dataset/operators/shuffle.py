@@ -16,7 +16,7 @@ from typing import ClassVar, Final
 import numpy as np
 import pyarrow as pa
 
-from dataservice.dataset.columns import concat_batches
+from dataservice.dataset.columns import join_batches
 from dataservice.dataset.node import register_node
 from dataservice.dataset.operators.base import Operator
 from dataservice.dataset.random_bits import random_bits
@@ -35,6 +35,9 @@ from dataservice.sharding import WINDOW_ROWS, order_key
 
 # A window whose rows were counted in planning has fewer, unless a row group is larger.
 _WINDOW_BUFFER_ROWS: Final = 2 * WINDOW_ROWS
+
+_SORTED_AT_ONCE: Final = 4_000_000
+_LEADING_BITS: Final = 4
 
 
 @register_node
@@ -85,11 +88,29 @@ class Shuffle(Operator):
 
 
 def permutation(count: int, key: int) -> np.ndarray:
-    """Returns a permutation of range(count), as int64, that depends on `key` alone.
+    """Returns a permutation of range(count), as integers, that depends on `key` alone.
 
     NumPy's own permutations are not stable across its versions.
     """
-    return np.argsort(random_bits(count, key))
+    bits = random_bits(count, key)
+    return np.argsort(bits) if count < _SORTED_AT_ONCE else _argsort(bits)
+
+
+def _argsort(bits: np.ndarray) -> np.ndarray:
+    """Does what `np.argsort` does with half of its memory, and for many random bits in less time.
+
+    Numbers with the same leading bits are sorted at a time: they fit into caches better.
+    """
+    order = np.empty(len(bits), np.uint32 if len(bits) <= 1 << 32 else np.int64)
+    leading = np.empty(len(bits), np.uint8)
+    np.right_shift(bits, np.uint64(64 - _LEADING_BITS), out=leading, casting="unsafe")
+    begin = 0
+    for each in range(1 << _LEADING_BITS):
+        rows = np.flatnonzero(leading == each)
+        end = begin + len(rows)
+        order[begin:end] = rows[np.argsort(bits[rows])]
+        begin = end
+    return order
 
 
 class _RowShuffleStream(BatchStream):
@@ -120,8 +141,10 @@ class _RowShuffleStream(BatchStream):
         pieces = self._cutter.cut(self._buffer_rows)
         if not pieces:
             raise StopIteration
-        self._rows = concat_batches(pieces)
-        self._order = permutation(self._rows.num_rows, self._key_of(self._number))
+        # Before the rows are joined, when they are in memory once.
+        count = sum(piece.num_rows for piece in pieces)
+        self._order = permutation(count, self._key_of(self._number))
+        self._rows = join_batches(pieces)
 
     def state(self) -> State:
         begin = self._cutter.state() if self._rows is None else self._state

@@ -9,11 +9,18 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 import dataservice as ds
 from dataservice.dataset.arrow_arrays import from_numpy
-from dataservice.dataset.columns import check_names, concat_batches, conform, require_columns
+from dataservice.dataset.columns import (
+    check_names,
+    concat_batches,
+    conform,
+    join_batches,
+    require_columns,
+)
 from dataservice.dataset.nested_arrays import children_of, put_together
 from dataservice.dataset.numpy_views import NumpyViews, to_numpy
 from dataservice.dataset.plain_types import plain_batch, plain_schema
@@ -354,6 +361,32 @@ def test_concatenation_of_single_batch_is_not_copied() -> None:
     piece = from_numpy({"a": [1, 2]})
     assert concat_batches([piece]) is piece
     assert concat_batches([piece, piece.slice(1)]).to_pydict() == {"a": [1, 2, 2]}
+
+
+def test_joined_batches_are_in_memory_twice_a_column_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    allocated: list[int] = []
+
+    def measured(arrays: list[pa.Array], concat: Any = pa.concat_arrays) -> pa.Array:
+        column = concat(arrays)
+        allocated.append(pa.total_allocated_bytes())
+        return column
+
+    monkeypatch.setattr(pa, "concat_arrays", measured)
+    names, ids = [f"c{index}" for index in range(8)], pa.array(range(65_536), pa.int64())
+    before = pa.total_allocated_bytes()
+    pieces = [pa.record_batch([pc.add(ids, first) for _ in names], names) for first in (0, 65_536)]
+    joined = join_batches(pieces)
+    assert pieces == []
+    assert max(allocated) - before < 1.2 * joined.nbytes
+    assert joined.schema.names == names
+    assert all(column[-1].as_py() == 131_071 for column in joined.columns)
+
+
+def test_single_batch_is_joined_without_copy() -> None:
+    piece = pa.record_batch({"a": [1, 2]})
+    assert join_batches([piece]) is piece
 
 
 def test_numpy_views_follow_schema_of_each_batch():

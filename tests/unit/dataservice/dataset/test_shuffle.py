@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dataservice.dataset.dataset import Dataset
+from dataservice.dataset.operators import shuffle
 from dataservice.dataset.operators.shuffle import permutation
 from dataservice.dataset.random_bits import random_bits
 from dataservice.errors import InvalidArgumentError
@@ -93,6 +94,20 @@ def test_permutation_of_known_key_never_changes() -> None:
     assert permutation(6, 12345).tolist() == [3, 4, 0, 1, 2, 5]
     order = permutation(100_000, 9)
     assert (np.sort(order) == np.arange(100_000)).all()
+
+
+@pytest.mark.parametrize("count", [1, 2, 1_000, 100_003])
+def test_permutation_sorted_in_parts_is_that_sorted_at_once(
+    monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    at_once = permutation(count, 9)
+    monkeypatch.setattr(shuffle, "_SORTED_AT_ONCE", 0)
+    in_parts = permutation(count, 9)
+    np.testing.assert_array_equal(in_parts, at_once)
+    assert in_parts.nbytes == at_once.nbytes // 2
+    rows = run(numbers(60).shuffle(25, seed=3).batch(7))
+    monkeypatch.undo()
+    assert rows == run(numbers(60).shuffle(25, seed=3).batch(7))
 
 
 @pytest.mark.parametrize("key", [0, 12345, 2**64 - 1])
