@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from pstrain.errors import FailedPreconditionError
+from pstrain.strategy.extended import DefaultExtended
 from pstrain.strategy.replica import Replica, ReplicaContext, is_outside_replica, replica_context
 from pstrain.strategy.scope import entered_strategy, has_strategy
 from pstrain.trainer.context import InputContext, call_with_context
@@ -24,6 +25,10 @@ class DefaultStrategy(Replica):
     """
 
     cluster_resolver: Final = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.extended = DefaultExtended(self.scope)
 
     @property
     def num_input_pipelines(self) -> int:

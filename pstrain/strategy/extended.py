@@ -1,18 +1,19 @@
 """The ``extended`` attribute of a strategy: device names, and control over where variables go.
 
 Knows neither servers nor sessions. Invariant: whatever it reports about a variable's placement is
-taken from the variable's spec.
+taken from the variable's own parameters and spec.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from pstrain.cluster import ClusterResolver
 from pstrain.errors import InvalidArgumentError
 from pstrain.strategy.replica import ReduceOp
+from pstrain.variables.local_parameters import LOCAL_DEVICE, LocalParameters
 from pstrain.variables.scope import OneServerPlacement, Placement, placement_scope
 
 
@@ -42,10 +43,7 @@ class VariablePlaces:
         InvalidArgumentError for a variable of another strategy or of none.
         """
         if not self.variable_created_in_scope(colocate_with_variable):
-            raise InvalidArgumentError(
-                f"{colocate_with_variable!r} was not made in this strategy's scope, so nothing can "
-                "be placed beside it"
-            )
+            raise _nothing_beside(colocate_with_variable)
         server = _server_of(colocate_with_variable)
         with (
             self._strategy.scope(),
@@ -54,14 +52,10 @@ class VariablePlaces:
             yield
 
 
-class Extended(VariablePlaces):
-    """The object behind ``strategy.extended``, with TensorFlow's names."""
+class OnlyReplica:
+    """Reductions to devices and updates of variables, for the only replica of a process."""
 
-    def __init__(self, strategy: Scoped, placement: Placement) -> None:
-        super().__init__(strategy, placement)
-        spec = strategy.cluster_resolver.cluster_spec()
-        self.worker_devices = _devices("worker", spec.task_indices("worker"))
-        self.parameter_devices = _devices("ps", range(spec.num_tasks("ps")))
+    def __init__(self) -> None:
         self.should_checkpoint = True
         self.should_save_summary = True
 
@@ -96,6 +90,49 @@ class Extended(VariablePlaces):
         """Calls ``fn(var, *args)``; returns its value if ``group``, else a tuple with the value."""
         result = fn(var, *args, **(kwargs or {}))
         return result if group else (result,)
+
+
+class Extended(VariablePlaces, OnlyReplica):
+    """The object behind ``strategy.extended``, with TensorFlow's names."""
+
+    def __init__(self, strategy: Scoped, placement: Placement) -> None:
+        VariablePlaces.__init__(self, strategy, placement)
+        OnlyReplica.__init__(self)
+        spec = strategy.cluster_resolver.cluster_spec()
+        self.worker_devices = _devices("worker", spec.task_indices("worker"))
+        self.parameter_devices = _devices("ps", range(spec.num_tasks("ps")))
+
+
+class DefaultExtended(OnlyReplica):
+    """The ``extended`` of the default strategy: this process is the only device."""
+
+    worker_devices: Final = (LOCAL_DEVICE,)
+    parameter_devices: Final = (LOCAL_DEVICE,)
+
+    def __init__(self, scope: Callable[[], AbstractContextManager[Any]]) -> None:
+        super().__init__()
+        self._scope = scope
+
+    def variable_created_in_scope(self, variable: Any) -> bool:
+        """True if ``variable`` lives in this process."""
+        return isinstance(getattr(variable, "parameters", None), LocalParameters)
+
+    @contextmanager
+    def colocate_vars_with(self, colocate_with_variable: Any) -> Iterator[None]:
+        """Enters the default scope, whose variables are all in one place.
+
+        InvalidArgumentError for a variable that lives elsewhere.
+        """
+        if not self.variable_created_in_scope(colocate_with_variable):
+            raise _nothing_beside(colocate_with_variable)
+        with self._scope():
+            yield
+
+
+def _nothing_beside(variable: Any) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"{variable!r} was not made in this strategy's scope, so nothing can be placed beside it"
+    )
 
 
 def _server_of(variable: Any) -> int:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from pstrain.strategy.extended import Scoped, VariablePlaces
+from pstrain.variables.local_parameters import LOCAL_DEVICE
 from pstrain.variables.scope import Placement
 
 
@@ -30,7 +31,7 @@ class Extended(VariablePlaces):
         resolver = strategy.cluster_resolver
         spec = resolver.cluster_spec()
         servers = spec.num_tasks("ps") if spec else 0
-        own = f"/job:{resolver.task_type}/task:{resolver.task_id}" if spec else "/job:localhost"
+        own = f"/job:{resolver.task_type}/task:{resolver.task_id}" if spec else LOCAL_DEVICE
         self.worker_devices = (own,)
         self.parameter_devices = tuple(f"/job:ps/task:{n}" for n in range(servers)) or (own,)
         self.should_checkpoint = strategy.is_chief

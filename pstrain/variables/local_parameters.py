@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +40,9 @@ from pstrain.variables.rows import (
 from pstrain.vocabulary import Fetch, Lookup, OptimizerSpec, Update, VariableSpec
 
 Array = NDArray[Any]
+
+LOCAL_DEVICE: Final = "/job:localhost"
+"""The ``device`` of variables in this process."""
 
 
 class LocalParameters:
@@ -184,7 +187,7 @@ class LocalParameters:
             read_into(directory, targets, saved.shards, ahead)
 
     def device(self, ps: int) -> str:  # noqa: ARG002
-        return "/job:localhost"
+        return LOCAL_DEVICE
 
     def close(self) -> None:
         """Does nothing: there are no connections to close."""
