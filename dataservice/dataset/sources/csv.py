@@ -15,9 +15,10 @@ from typing import Any, ClassVar, Final, TypeAlias
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
-from dataservice.dataset.columns import no_rows, require_distinct
+from dataservice.dataset.columns import require_distinct
 from dataservice.dataset.node import register_node
 from dataservice.dataset.plain_types import plain_schema
+from dataservice.dataset.sources import csv_rows
 from dataservice.dataset.sources.csv_errors import (
     explained,
     lacks_row,
@@ -33,10 +34,9 @@ from dataservice.dataset.sources.csv_rows import (
     bad_column,
     fitting_rows,
     has_lines,
-    require_convertible,
 )
 from dataservice.dataset.sources.csv_text import BLOCK_BYTES, CsvText, Quotes, line_of_open_quote
-from dataservice.dataset.sources.files import InputFile, first_readable
+from dataservice.dataset.sources.files import InputFile
 from dataservice.dataset.sources.malformed_rows import MalformedRows
 from dataservice.dataset.sources.opening import (
     UTF_8,
@@ -46,13 +46,10 @@ from dataservice.dataset.sources.opening import (
     opened,
 )
 from dataservice.dataset.sources.read_ahead import ReadAheadBatches
-from dataservice.dataset.sources.reference import Reference, completed
+from dataservice.dataset.sources.reference import Reference
+from dataservice.dataset.sources.text_files import TextFilesSource
 from dataservice.dataset.sources.unsigned import with_unsigned
-from dataservice.dataset.sources.whole_files import (
-    WholeFilesSource,
-    stated_schema,
-    with_compressions,
-)
+from dataservice.dataset.sources.whole_files import stated_schema, with_compressions
 from dataservice.dataset.stream import RunContext
 from dataservice.errors import (
     DataServiceError,
@@ -71,7 +68,7 @@ _NO_DELIMITERS: Final = '"\r\n\0'
 
 @register_node
 @dataclasses.dataclass(frozen=True, eq=False)
-class CsvSource(WholeFilesSource):
+class CsvSource(TextFilesSource):
     """The rows of CSV files; with `schema`, exactly its columns with its types.
 
     By default, columns that are not in the schema are ignored if the user stated the schema, and
@@ -109,7 +106,7 @@ class CsvSource(WholeFilesSource):
 
     def batches(self, path: str, context: RunContext) -> _Batches:
         rows_read = 0
-        with self._named_errors(path, self._row_schema, lambda: rows_read):
+        with self._named_errors(path, self.row_schema, lambda: rows_read):
             malformed = MalformedRows(path, header=self.header)
             try:
                 for batch in self._typed_rows(path, context, malformed):
@@ -124,7 +121,7 @@ class CsvSource(WholeFilesSource):
                 yield batch
 
     def _typed_rows(self, path: str, context: RunContext, malformed: MalformedRows) -> _Batches:
-        schema, quotes = self._row_schema, Quotes()
+        schema, quotes = self.row_schema, Quotes()
         with self._reader(path, schema, context, malformed, quotes) as reader:
             if reader is not None:
                 self._check_names(path, reader.schema.names)
@@ -154,7 +151,7 @@ class CsvSource(WholeFilesSource):
 
         `counted` malformed rows are counted already.
         """
-        schema, done = self._row_schema, first
+        schema, done = self.row_schema, first
         options = self._convert_options(schema, None)
         malformed = MalformedRows(path, header=self.header, counted=counted)
 
@@ -176,22 +173,7 @@ class CsvSource(WholeFilesSource):
                 column = typed(bad_column(error, schema))
                 raise explained(path, f"after row {done}", column, error, skips=True) from error
 
-    def empty(self) -> pa.RecordBatch:
-        return no_rows(self._row_schema)
-
-    @functools.cached_property
-    def reference(self) -> Reference:
-        """The first file with rows, and the types found in its first block."""
-        files = self.files()
-        first = first_readable(files, self.on_error, self._infer, _has_some_type)
-        if not len(first.schema):
-            raise SourceError(
-                f"{first.path!r} is empty, so that the columns are not known; state them with "
-                "schema="
-            )
-        return completed(first, None, files, self._infer, self.on_error)
-
-    def _infer(self, file: InputFile) -> Reference:
+    def infer(self, file: InputFile) -> Reference:
         with (
             self._named_errors(file.path, None, lambda: 0),
             self._reader(file.path, None, RunContext()) as reader,
@@ -211,15 +193,11 @@ class CsvSource(WholeFilesSource):
         except pa.ArrowInvalid:
             return False
 
-    @property
-    def _row_schema(self) -> pa.Schema:
-        return self.reference.schema if self.schema is None else self._stated_schema
+    def has_types(self, inferred: Reference) -> bool:
+        return not all(pa.types.is_null(kind) for kind in inferred.schema.types)
 
-    @functools.cached_property
-    def _stated_schema(self) -> pa.Schema:
-        # Not when the dataset is made: it takes 0.3 ms a column.
-        require_convertible(self.schema)
-        return self.schema
+    def require_convertible(self, schema: pa.Schema) -> None:
+        csv_rows.require_convertible(schema)
 
     @contextlib.contextmanager
     def _reader(
@@ -290,7 +268,7 @@ class CsvSource(WholeFilesSource):
         )
 
     def _check_names(self, path: str, names: list[str]) -> None:
-        expected = self._row_schema.names
+        expected = self.row_schema.names
         known = set(expected)
         require_distinct([name for name in names if name in known], what=f"{path!r}")
         if sorted(names) != sorted(expected):
@@ -365,7 +343,3 @@ def _check_delimiter(delimiter: Any) -> None:
             f"delimiter must be an ASCII character other than a quote or the end of a line, got "
             f"{delimiter!r}; write the file with another one, such as a comma or a tab"
         )
-
-
-def _has_some_type(inferred: Reference) -> bool:
-    return not all(pa.types.is_null(kind) for kind in inferred.schema.types)

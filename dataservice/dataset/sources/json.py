@@ -17,10 +17,10 @@ from typing import Any, ClassVar, Final, TypeAlias
 import pyarrow as pa
 import pyarrow.json as pajson
 
-from dataservice.dataset.columns import no_rows
 from dataservice.dataset.node import register_node
 from dataservice.dataset.plain_types import plain_schema
-from dataservice.dataset.sources.files import InputFile, first_readable
+from dataservice.dataset.sources import json_lines
+from dataservice.dataset.sources.files import InputFile
 from dataservice.dataset.sources.json_lines import (
     ObjectLinesFile,
     Refused,
@@ -29,17 +29,13 @@ from dataservice.dataset.sources.json_lines import (
     blocks_of_lines,
     first_lines,
     read_blocks,
-    require_convertible,
 )
 from dataservice.dataset.sources.opening import decompressed, opened
 from dataservice.dataset.sources.read_ahead import ReadAheadBatches
-from dataservice.dataset.sources.reference import Reference, completed
+from dataservice.dataset.sources.reference import Reference
+from dataservice.dataset.sources.text_files import TextFilesSource
 from dataservice.dataset.sources.unsigned import with_unsigned
-from dataservice.dataset.sources.whole_files import (
-    WholeFilesSource,
-    stated_schema,
-    with_compressions,
-)
+from dataservice.dataset.sources.whole_files import stated_schema, with_compressions
 from dataservice.dataset.stream import RunContext
 from dataservice.errors import (
     DataServiceError,
@@ -67,7 +63,7 @@ _OTHER_SCHEMA: Final = (
 
 @register_node
 @dataclasses.dataclass(frozen=True, eq=False)
-class JsonSource(WholeFilesSource):
+class JsonSource(TextFilesSource):
     """The rows of JSON lines; with `schema`, exactly its columns with its types.
 
     A line must fit into a block of `block_size_bytes`. By default, fields that are not in the
@@ -101,7 +97,7 @@ class JsonSource(WholeFilesSource):
             )
 
     def batches(self, path: str, context: RunContext) -> Generator[pa.RecordBatch, None, None]:
-        schema = self._row_schema
+        schema = self.row_schema
         rows_read = 0
         read = self._lines_that_fit if self.on_error == "skip" else self._all_lines
         with (
@@ -131,34 +127,7 @@ class JsonSource(WholeFilesSource):
             blocks = blocks_of_lines(decompressed(handle, path), self.block_size_bytes)
             yield from read_blocks(blocks, options, refuse, use_threads=context.threads > 1)
 
-    def empty(self) -> pa.RecordBatch:
-        return no_rows(self._row_schema)
-
-    @property
-    def _row_schema(self) -> pa.Schema:
-        return self.reference.schema if self.schema is None else self._stated_schema
-
-    @functools.cached_property
-    def _stated_schema(self) -> pa.Schema:
-        # Not when the dataset is made: it takes 0.3 ms a column.
-        require_convertible(self.schema)
-        return self.schema
-
-    @functools.cached_property
-    def reference(self) -> Reference:
-        """The first file with rows, and the types found in its first block."""
-        files = self.files()
-        first = first_readable(
-            files, self.on_error, self._infer, lambda found: len(found.schema) > 0
-        )
-        if not len(first.schema):
-            raise SourceError(
-                f"{first.path!r} is empty, so that the columns are not known; state them with "
-                "schema="
-            )
-        return completed(first, None, files, self._infer, self.on_error)
-
-    def _infer(self, file: InputFile) -> Reference:
+    def infer(self, file: InputFile) -> Reference:
         path = file.path
         with (
             self._named_errors(path, lambda: 0),
@@ -177,6 +146,9 @@ class JsonSource(WholeFilesSource):
                 return True
         except pa.ArrowInvalid:
             return False
+
+    def require_convertible(self, schema: pa.Schema) -> None:
+        json_lines.require_convertible(schema)
 
     @contextlib.contextmanager
     def _reader(
