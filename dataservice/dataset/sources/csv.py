@@ -131,8 +131,11 @@ class CsvSource(TextFilesSource):
                 last = batch.slice(batch.num_rows - 1) if batch.num_rows else last
                 yield batch.select(schema.names)
             malformed.record(context.omitted)
-        hides_lines = malformed.some_have_lines or (last is not None and has_lines(last))
-        if quotes.may_be_open or hides_lines:
+        if quotes.number and (
+            quotes.may_be_open
+            or malformed.some_have_lines
+            or (last is not None and has_lines(last))
+        ):
             self._require_closed_quotes(path)
 
     def _require_closed_quotes(self, path: str) -> None:
@@ -225,9 +228,14 @@ class CsvSource(TextFilesSource):
             with contextlib.closing(batches):
                 yield batches
 
+    def _opened(self, text: CsvText, options: tuple[Any, Any, Any]) -> pacsv.CSVStreamingReader:
+        # A handler of invalid rows is Python code, so closing has to wait for all calls of it.
+        whole = None if self.on_error == "skip" else text.in_memory()
+        return pacsv.open_csv(text if whole is None else whole, *options)
+
     def _batches(self, text: CsvText, options: tuple[Any, Any, Any]) -> ReadAheadBatches | None:
         try:
-            return ReadAheadBatches(text, lambda file: pacsv.open_csv(file, *options))
+            return ReadAheadBatches(text, lambda _: self._opened(text, options))
         except pa.ArrowInvalid as error:
             if not says_empty(error) or text.has_lines:
                 raise

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 import numpy as np
+import pyarrow as pa
 
 from dataservice.dataset.sources.read_ahead import ReadAheadFile
 
@@ -54,8 +55,27 @@ class CsvText(ReadAheadFile):
         self.has_lines = False
         self._quotes = quotes
         self._next = b""  # the first byte of the next block
+        self._first = b""  # the first block, if it was read before Arrow asked for it
+
+    def in_memory(self) -> pa.BufferReader | None:
+        """Returns the whole text if it fits into one block; else None, and nothing is lost.
+
+        Arrow's threads read it without the interpreter, for which they wait longer than they take
+        to parse a small file.
+        """
+        first = self._read(BLOCK_BYTES)
+        self._next = self._next or bytes(self._handle.read(1))
+        if self._next:
+            self._first = first
+            return None
+        text = pa.allocate_buffer(len(first))
+        np.frombuffer(text, np.uint8)[:] = np.frombuffer(first, np.uint8)
+        return pa.BufferReader(text)
 
     def _read(self, size: int) -> bytes:
+        if self._first:
+            block, self._first = self._first, b""
+            return block
         block = self._read_block(size)
         while block and not self.has_lines:
             self.has_lines = bool(block.removeprefix(_BOM).strip(b"\r\n"))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import io
 import pathlib
+import threading
+from collections.abc import Callable
 from itertools import pairwise
 
 import pyarrow as pa
@@ -15,6 +17,7 @@ from hypothesis import strategies as st
 
 from dataservice import Dataset
 from dataservice.dataset.omission_log import OmissionLog
+from dataservice.dataset.sources import csv_text
 from dataservice.dataset.sources.csv_text import CsvText, Quotes, line_of_open_quote
 from dataservice.dataset.stream import RunContext
 from dataservice.errors import SourceError
@@ -193,3 +196,45 @@ def test_last_value_of_several_lines_is_read(tmp_path: pathlib.Path) -> None:
     (tmp_path / "a.csv").write_text('x,s\n1,7" tv\n2,"b\nc"\n3,"d\ne\n"\n')
     rows = Dataset.from_csv(str(tmp_path)).to_table()
     assert rows["s"].to_pylist() == ['7" tv', "b\nc", "d\ne\n"]
+
+
+@pytest.mark.parametrize("text", [b"", b"a,b\n1,2", b"\n\n\xef\xbb\xbfa\r\n1\r\n", b"a\r", b"\n"])
+def test_text_of_one_block_is_the_same_in_memory(text: bytes) -> None:
+    read = CsvText(io.BytesIO(text), Quotes()).read(csv_text.BLOCK_BYTES)
+    whole = CsvText(io.BytesIO(text), Quotes()).in_memory()
+    assert whole is not None
+    assert whole.read() == read.tobytes()
+
+
+@pytest.mark.parametrize("text", [b'a,b\n1,"2\n3"\n4,5\n', b"a\n1234\r\n5\r\n6", b"abcdefg\n1\n"])
+@pytest.mark.parametrize("block_bytes", [4, 5, 6, 7])
+def test_text_of_several_blocks_is_left_to_be_read(
+    text: bytes, block_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(csv_text, "BLOCK_BYTES", block_bytes)
+    quotes, same = Quotes(), Quotes()
+    looked_at, other = CsvText(io.BytesIO(text), quotes), CsvText(io.BytesIO(text), same)
+    assert looked_at.in_memory() is None
+    for _ in range(len(text)):
+        assert looked_at.read(block_bytes).tobytes() == other.read(block_bytes).tobytes()
+    assert quotes.number == same.number
+
+
+def test_only_large_files_are_read_on_threads_of_arrow(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    readers: list[bool] = []
+
+    def observed(text: CsvText, size: int, read: Callable[..., bytes] = CsvText._read) -> bytes:
+        readers.append(threading.current_thread() is threading.main_thread())
+        return read(text, size)
+
+    monkeypatch.setattr(CsvText, "_read", observed)
+    small, large = tmp_path / "small.csv", tmp_path / "large.csv"
+    small.write_text("a\n1\n")
+    large.write_text("a\n" + "1234567\n" * 300_000)
+    schema = pa.schema([("a", pa.int64())])
+    assert Dataset.from_csv(str(small), schema=schema).to_table().num_rows == 1
+    assert readers == [True]
+    assert Dataset.from_csv(str(large), schema=schema).to_table().num_rows == 300_000
+    assert not all(readers)
