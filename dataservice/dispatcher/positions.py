@@ -29,8 +29,8 @@ from dataservice.vocabulary import ANY_DIVISION, IterationId, ReaderId
 def describe(iteration: Iteration) -> PositionAnswer:
     """Answers what departed readers have consumed, and which readers there are.
 
-    UnimplementedError for an iteration without windows, FailedPreconditionError while saved
-    positions have yet to be loaded.
+    UnimplementedError for an iteration without windows, UnavailableError while saved positions have
+    yet to be loaded: the processes that load them do so at about the same time.
     """
     if iteration.windows is None and iteration.finished and not iteration.tasks:
         # A recalled iteration: it was retired and has nothing left for its late readers.
@@ -42,8 +42,10 @@ def describe(iteration: Iteration) -> PositionAnswer:
         )
     missing = iteration.resumption.missing() if iteration.resumption else ()
     if missing:
-        raise FailedPreconditionError(
-            f"there is no position yet: those of {', '.join(missing)} have to be loaded first"
+        raise UnavailableError(
+            f"there is no position before those of {', '.join(missing)} are loaded too; load each "
+            "state into an iterator of its own, or load dataservice.merge_states([state, ...]) of "
+            "all of them into one iterator"
         )
     return PositionAnswer(iteration.windows.base(), tuple(iteration.readers))
 

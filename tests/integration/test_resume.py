@@ -10,6 +10,7 @@ import json
 import pathlib
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -297,6 +298,27 @@ def test_readers_of_shared_job_resume_from_their_own_states(service: LocalServic
         ids += read(first, 20) + read(second, 20)
         states = [saved(first), saved(second)]
     with iter(shared(service, "own")) as only:
+        only.load_state_dict(ds.merge_states(states))
+        ids += read(only)
+    assert sorted(ids) == list(range(ROWS))
+
+
+def test_position_asked_for_at_once_waits_until_those_of_the_others_are_loaded(
+    service: LocalService, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As the worker processes of a loader ask for it, each before it reads."""
+    ids, states = two_readers(service, "at once")
+    with (
+        iter(shared(service, "at once")) as first,
+        iter(shared(service, "at once")) as second,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        first.load_state_dict(states[0])
+        early = pool.submit(saved, first)
+        wait_until(lambda: early.done() or "DescribePosition" in caplog.text, "a first answer")
+        second.load_state_dict(states[1])
+        states = [early.result(timeout=20), saved(second)]
+    with iter(shared(service, "at once")) as only:
         only.load_state_dict(ds.merge_states(states))
         ids += read(only)
     assert sorted(ids) == list(range(ROWS))
