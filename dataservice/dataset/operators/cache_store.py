@@ -109,10 +109,15 @@ def open_file(path: str, plan: str, typed_plan: Callable[[], str]) -> Contents |
 
     `typed_plan` returns the fingerprint of the plan with all types stated, "" if unknown; it is
     called only if the file was not filled by `plan`. FailedPreconditionError for the file of
-    another plan, SourceError for a damaged file.
+    another plan, SourceError for a damaged file and for a folder.
     """
     if not os.path.exists(path):
         return None
+    if os.path.isdir(path):
+        raise SourceError(
+            f"cache takes the path of a file, and {path!r} is a folder: name a file in it, as in "
+            f"cache({os.path.join(path, 'rows.arrow')!r})"
+        )
     handle = None
     try:
         handle = pa.memory_map(path)
@@ -127,7 +132,8 @@ def open_file(path: str, plan: str, typed_plan: Callable[[], str]) -> Contents |
 
 def _damaged(path: str, error: BaseException) -> SourceError:
     return SourceError(
-        f"{path!r} cannot be read as a cache: {error}; delete it, and the next pass fills it anew"
+        f"{path!r} cannot be read as a cache: {error}; if it is a damaged one, delete it, and the "
+        "next pass fills it anew; otherwise give cache another path"
     )
 
 

@@ -128,6 +128,16 @@ def test_cache_file_is_reused_by_same_dataset_and_refused_by_others(tmp_path: pa
         run(again)
 
 
+def test_cache_never_advises_to_delete_what_may_be_no_cache(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(SourceError, match=r"is a folder: name a file in it.*rows\.arrow") as caught:
+        run(numbers(3).cache(str(tmp_path)))
+    assert "delete" not in str(caught.value)
+    other = tmp_path / "notes.txt"
+    other.write_text("mine")
+    with pytest.raises(SourceError, match=r"if it is a damaged one, delete it.*another path"):
+        run(numbers(3).cache(str(other)))
+
+
 @pytest.mark.parametrize("is_filled_by_service", [True, False])
 def test_program_and_data_service_share_cache_file(
     is_filled_by_service: bool, tmp_path: pathlib.Path
