@@ -21,6 +21,7 @@ from pstrain.porting import foreign_arguments, foreign_names
 from pstrain.porting.foreign_arguments import refuse_arguments
 from pstrain.variables.creation import Maker
 from pstrain.variables.parameters import current_step
+from pstrain.variables.scope import is_placed
 from pstrain.variables.variable import create_variable
 from pstrain.vocabulary import Fetch, InitializerSpec
 
@@ -34,10 +35,11 @@ class Dense(Layer, Maker):
     """A dense layer: ``activation(inputs @ kernel + bias)``, float32 [n, input_size] to [n, units].
 
     Without ``input_size`` the variables are made by the first call, which then must not be on a
-    trainer. The kernel starts Glorot-uniform unless ``kernel_initializer`` (from
-    ``pstrain.initializers``) is given; the bias starts at 0. ``activation``: "relu", or "sigmoid",
-    whose probabilities are input for ``losses.BinaryCrossentropy()``. A layer without activation
-    and a loss with ``from_logits=True`` are more exact: probabilities may round to 0 or 1.
+    trainer, and must be inside ``strategy.scope()`` if the layer was made there. The kernel starts
+    Glorot-uniform unless ``kernel_initializer`` (from ``pstrain.initializers``) is given; the bias
+    starts at 0. ``activation``: "relu", or "sigmoid", whose probabilities are input for
+    ``losses.BinaryCrossentropy()``. A layer without activation and a loss with
+    ``from_logits=True`` are more exact: probabilities may round to 0 or 1.
     """
 
     _remedies = foreign_names.LAYER | {"kernel": _UNBUILT, "bias": _UNBUILT}
@@ -70,13 +72,15 @@ class Dense(Layer, Maker):
         self.seed = seed
         self._kernel_initializer = kernel_initializer
         self.input_size = input_size
+        self._is_of_scope = is_placed()
         if input_size is not None:
             self.build(input_size)
 
     def build(self, input_size: int) -> None:
         """Creates the variables; later calls do nothing, but must give the same size.
 
-        InvalidArgumentError for another size, FailedPreconditionError on a trainer.
+        InvalidArgumentError for another size. FailedPreconditionError on a trainer, and outside of
+        all scopes for a layer that was made inside one.
         """
         if self.variables:
             if input_size != self.input_size:
@@ -88,6 +92,12 @@ class Dense(Layer, Maker):
             raise FailedPreconditionError(
                 f"layer {self.name!r} has no variables, and a trainer can make none: give it "
                 f"input_size={input_size}, or call it once inside strategy.scope() before"
+            )
+        if self._is_of_scope and not is_placed():
+            raise FailedPreconditionError(
+                f"layer {self.name!r} was made inside strategy.scope() and is first called outside "
+                f"of it, where its variables would not be on parameter servers: give it "
+                f"input_size={input_size}, or call it once inside the scope before"
             )
         with self.making():
             self._make_variables(input_size)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 from collections.abc import Callable
 from typing import Any
 
@@ -25,6 +26,7 @@ from pstrain.layers import (
 )
 from pstrain.losses import BinaryCrossentropy
 from pstrain.variables.parameters import step_scope
+from pstrain.variables.scope import LocalPlacement, placement_scope
 from pstrain.variables.variable import ShardedVariable, Variable
 from pstrain.vocabulary import StepToken
 from tests.unit.pstrain.gradients.finite_differences import check_gradients, weighted_sum
@@ -83,6 +85,20 @@ def test_unbuilt_dense_is_refused_inside_step() -> None:
         pytest.raises(FailedPreconditionError, match="input_size=4"),
     ):
         layer(np.zeros((2, 4), np.float32))
+
+
+def test_dense_of_a_scope_is_not_built_outside_of_it() -> None:
+    scope = LocalPlacement()
+    with placement_scope(scope):
+        layer, built = Dense(3, name="hidden"), Dense(3)
+        built(np.zeros((1, 4), np.float32))
+    outside = contextvars.Context()
+    with pytest.raises(FailedPreconditionError, match=r"'hidden' was made inside.*input_size=4"):
+        outside.run(layer, np.zeros((2, 4), np.float32))
+    assert outside.run(built, np.zeros((2, 4), np.float32)).shape == (2, 3)
+    with placement_scope(scope):
+        layer(np.zeros((2, 4), np.float32))
+    assert layer.parameters is scope.parameters
 
 
 def test_layer_weights_list_shards_of_variables() -> None:
