@@ -198,7 +198,7 @@ class ClusterCoordinator(metaclass=_OnePerStrategy):
 
         ``deadline_s``: a closure that has not begun to commit within so many seconds from now ends
         with DeadlineExceededError, and nothing of it is applied. As its program has asked for that
-        end, no other closure is affected, and ``join`` does not raise it.
+        end, no other closure is affected, and ``join`` waits for its run but does not raise it.
 
         ``priority``: waiting closures of a higher priority start first; those of one priority in
         the order in which they became ready. A closure may wait for as long as higher ones keep

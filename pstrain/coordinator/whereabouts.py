@@ -17,8 +17,12 @@ def whereabouts(state: CoordinatorState, closure: int, label_of: Callable[[int],
     """
     run = state.running.get(closure)
     if run is not None:
-        returns = ", where it is cancelled, and returns not" if closure in state.cancelling else ""
-        return f"trainer {run.trainer} has taken on (attempt {run.attempt + 1}){returns}"
+        remedy = (
+            ", where it is cancelled and does not return: that trainer's process has to be killed "
+            "and started again"
+        )
+        suffix = remedy if closure in state.cancelling else ""
+        return f"trainer {run.trainer} has taken on (attempt {run.attempt + 1}){suffix}"
     if closure in state.round.prepared or closure in state.round.decided:
         return "has run and waits for its round"
     if closure in state.dependencies:

@@ -289,7 +289,9 @@ def test_cancel_returns_when_granted_and_join_returns_when_run_has_ended(
     assert said == [True]
     with pytest.raises(CancelledError):
         value.fetch(0)
-    words = r"closure 0, which trainer 0 has taken on .*, where it is cancelled, and returns not"
+    words = (
+        r"closure 0, which trainer 0 has taken on .*, where it is cancelled and does not return: "
+    )
     with pytest.raises(DeadlineExceededError, match=words):
         cluster.scheduler.wait_idle(0)
     cluster.ends(0, CancelledError("not committed"))
