@@ -12,6 +12,8 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numpy as np
+
 from dataservice.errors import InvalidArgumentError, InvalidTypeError, MissingFileError, SourceError
 
 
@@ -25,9 +27,12 @@ def check_paths(paths: Any, source: str) -> tuple[str, ...]:
     if isinstance(paths, str | os.PathLike):
         paths = (paths,)
     if isinstance(paths, Mapping):
+        got, remedy = "row", 'take the path out of it, as in row["path"]'
+        if any(isinstance(value, np.ndarray) for value in paths.values()):
+            got = "columns"
+            remedy = "write interleave(fn, cycle_length=1), which calls fn with one row at a time"
         raise InvalidArgumentError(
-            f"{source} takes a path, a glob or a list of them, got the row {paths!r}; take the "
-            'path out of it, as in row["path"]'
+            f"{source} takes a path, a glob or a list of them, got the {got} {paths!r}; {remedy}"
         )
     try:
         listed = tuple(os.fspath(path) for path in paths)

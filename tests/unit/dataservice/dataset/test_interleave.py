@@ -187,6 +187,11 @@ def test_interleave_makes_no_further_dataset_once_types_are_known() -> None:
             UserFunctionError,
             r'got the row .*row\["path"\]',
         ),
+        (
+            lambda d: run(d.flat_map(lambda c: Dataset.from_parquet(c))),
+            UserFunctionError,
+            r"got the columns .*write interleave\(fn, cycle_length=1\), .* one row at a time",
+        ),
     ],
 )
 def test_invalid_interleave_arguments_are_refused(
