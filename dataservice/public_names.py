@@ -62,6 +62,10 @@ _METHOD: Final = "it is a method of Dataset"
 _TABLE: Final = "compute over dataset.to_table(), for example with group_by"
 _TO_DEVICE: Final = 'write dataset.torch(), and batch["x"].to("cuda", non_blocking=True)'
 _EXAMPLES: Final = "write Dataset.from_tfrecord(paths, features=...)"
+_FEATURE: Final = (
+    "features have Arrow types: write Dataset.from_tfrecord(paths, features={'x': "
+    "pyarrow.float32(), 'ids': pyarrow.list_(pyarrow.int64())})"
+)
 _GENERATOR: Final = "write Dataset.from_generator(fn, schema)"
 _ITERATOR: Final = "write iter(dataset), iter(dataset.numpy()) or iter(dataset.rows())"
 _PYTHON: Final = "functions are Python and NumPy: give them to dataset.map"
@@ -74,18 +78,23 @@ FOREIGN: Final = {
     "CsvDataset": "write Dataset.from_csv(paths)",
     "DistributeOptions": _OF_DATASETS,
     "ExternalStatePolicy": "functions travel with what they hold",
+    "FixedLenFeature": _FEATURE,
     "FixedLengthRecordDataset": _GENERATOR,
     "Iterator": _ITERATOR,
     "NumpyIterator": _ITERATOR,
     "OptimizationOptions": _OF_DATASETS,
     "Options": _OF_DATASETS,
+    "RaggedFeature": _FEATURE,
+    "RaggedTensor": _LISTS,
     "RandomDataset": "map Dataset.range(n) with a function that draws numbers",
     "ServiceOptions": _OF_DATASETS,
     "SqlDataset": _GENERATOR,
     "TFRecordDataset": _EXAMPLES,
     "TFRecordWriter": "write save(dataset, path, service)",
+    "TensorSpec": "types are Arrow's: pyarrow.schema([('x', pyarrow.float32())])",
     "TextLineDataset": "write Dataset.from_csv(paths, schema) or from_generator(fn, schema)",
     "ThreadingOptions": _OF_DATASETS,
+    "VarLenFeature": _FEATURE,
     "assert_cardinality": "leave it out: no number has to be promised here",
     "bucket_by_sequence_length": _METHOD,
     "cardinality": _METHOD,
@@ -102,13 +111,16 @@ FOREIGN: Final = {
     "group_by_reducer": _TABLE,
     "group_by_window": _METHOD,
     "ignore_errors": 'say on_error="skip" to from_csv, map, filter or distribute',
+    "io": _FEATURE,
     "load": _METHOD,
     "make_batched_features_dataset": _EXAMPLES,
     "make_csv_dataset": "write Dataset.from_csv(paths)",
     "map_and_batch": "write dataset.map(fn).batch(n)",
     "numpy_function": _PYTHON,
     "parallel_interleave": "write dataset.interleave(fn, cycle_length)",
+    "parse_example": _FEATURE,
     "parse_example_dataset": _EXAMPLES,
+    "parse_single_example": _FEATURE,
     "prefetch_to_device": _TO_DEVICE,
     "py_function": _PYTHON,
     "rejection_resample": "filter by a function that draws numbers",

@@ -212,7 +212,10 @@ LAYER: Final = {
     "losses": _OWN_LOSS,
     "output_shape": _SHAPES,
 }
-_ONE_LOSS: Final = "BinaryCrossentropy is the only loss; pstrain.torch takes modules with others"
+_ONE_LOSS: Final = (
+    "BinaryCrossentropy is the only class of losses: under a GradientTape write others with "
+    "NumPy's functions, as np.mean(np.square(predictions - labels)), or take a module of torch"
+)
 LOSSES: Final = dict.fromkeys(
     (
         "BinaryFocalCrossentropy",
