@@ -58,7 +58,8 @@ def explained(
     if not speaks_tls:
         return UnauthenticatedError(
             f"{failure}; this client speaks TLS and it does not: start it with --tls-cert and "
-            "--tls-key, or name no certificate here"
+            "--tls-key, or name no certificate here (DATASERVICE_TLS_CA, --tls-ca; in training "
+            "PSTRAIN_TLS_CA, tls_ca_path)"
         )
     reason = _refusal_reason(address, ca_path)
     if reason is None:

@@ -260,7 +260,8 @@ class RpcClient:
                 f"{self._peer} did not answer {method} within {timeout_s or 0:g} s"
             ),
             grpc.StatusCode.UNIMPLEMENTED: (
-                f"{self._peer} does not know {method}; are both ends of the same version?"
+                f"{self._peer} does not know {method}: it is another kind of server, or not "
+                "of the same version"
             ),
         }
         message = messages.get(status, f"{method} to {self._peer} failed: {details}")
