@@ -75,8 +75,9 @@ class VariableGradient(Update):
         if self.lookup is not None:
             raise InvalidTypeError(
                 f"the gradient of {self.variable.name!r} is that of {len(self.indices)} of its "
-                "rows, not an array of the whole: multiply it by a number, or give "
-                "IndexedSlices(values, gradient.indices), with values computed of gradient.values"
+                "rows, not an array of the whole: take its values and indices, multiply it by a "
+                "number, or give IndexedSlices(values, gradient.indices), with values computed of "
+                "gradient.values"
             )
         return np.array(self.gradient.reshape(self.shape), dtype=dtype, copy=copy)
 

@@ -79,11 +79,13 @@ def _pack(value: Any, buffers: list[bytes]) -> Any:
         return value
     if isinstance(value, list):
         return ["list", *(_pack(item, buffers) for item in value)]
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
+    # A gradient is a tuple too, of its variable among others, but stands for an array.
+    is_structure = isinstance(value, tuple) and not hasattr(value, "__array__")
+    if is_structure and hasattr(value, "_fields"):
         cls = type(value)
         name = [cls.__module__, cls.__qualname__, list(value._fields)]
         return ["named", name, *(_pack(item, buffers) for item in value)]
-    if isinstance(value, tuple):
+    if is_structure:
         return ["tuple", *(_pack(item, buffers) for item in value)]
     if isinstance(value, dict):
         pairs = [[_pack(k, buffers), _pack(v, buffers)] for k, v in value.items()]

@@ -12,8 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pstrain.errors import InvalidArgumentError
+from pstrain.errors import InvalidArgumentError, InvalidTypeError
+from pstrain.gradients.tape import GradientTape
 from pstrain.serialization import results
+from pstrain.variables.variable import Variable
 
 plain = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
 structures = st.recursive(
@@ -82,6 +84,20 @@ def test_objects_with_array_method_are_encoded_as_arrays() -> None:
             return np.array([1.5])
 
     np.testing.assert_array_equal(results.decode(results.encode([Loss(), b"x"]))[0], [1.5])
+
+
+def test_gradient_is_encoded_as_its_array() -> None:
+    weights = Variable(np.array([1.0, 2.0], np.float32))
+    table = Variable(np.ones((3, 2), np.float32))
+    with GradientTape() as tape:
+        loss = np.sum(weights * weights) + np.sum(table.embedding_lookup([2, 2]))
+    of_weights, of_rows = tape.gradient(loss, [weights, table])
+    np.testing.assert_array_equal(results.decode(results.encode([of_weights]))[0], [2.0, 4.0])
+    with pytest.raises(InvalidTypeError, match=r"1 of its rows.*take its values and indices"):
+        results.encode(of_rows)
+    values = results.decode(results.encode((of_rows.values, of_rows.indices)))
+    np.testing.assert_array_equal(values[0], [[2.0, 2.0]])
+    np.testing.assert_array_equal(values[1], [2])
 
 
 def test_unsupported_result_type_is_refused_by_name() -> None:
