@@ -42,6 +42,7 @@ from pstrain.coordinator.remote_value import RemoteValue, fetched
 from pstrain.coordinator.tracing import RUNS_MAX
 from pstrain.coordinator.trainer_stats import TrainerTable
 from pstrain.errors import InvalidArgumentError, InvalidTypeError
+from pstrain.strategy.default import DefaultStrategy
 from pstrain.strategy.parameter_server import ParameterServerStrategy
 from pstrain.strategy.replica import call_arguments
 from pstrain.trainer.consistent_reads import always_goes_on, never_restored
@@ -85,10 +86,16 @@ class ClusterCoordinator(metaclass=_OnePerStrategy):
     def __new__(cls, strategy: ParameterServerStrategy, **_options: Any) -> ClusterCoordinator:
         if not isinstance(strategy, ParameterServerStrategy):
             kind = type(strategy)
+            remedy = (
+                "without a cluster the program calls its steps itself; pstrain.LocalCluster() "
+                "starts one on this machine"
+                if kind is DefaultStrategy
+                else "the form in pstrain.v1 has no coordinator: its workers train in "
+                "strategy.session()"
+            )
             raise InvalidArgumentError(
                 "ClusterCoordinator needs a pstrain.ParameterServerStrategy, got "
-                f"{kind.__module__}.{kind.__qualname__}; the form in pstrain.v1 has no "
-                "coordinator: its workers train in strategy.session()"
+                f"{kind.__module__}.{kind.__qualname__}; {remedy}"
             )
         if strategy.coordinator is not None and strategy.coordinator.is_over:
             strategy.coordinator.close()
