@@ -98,6 +98,7 @@ FOREIGN: Final = {
     "assert_cardinality": "leave it out: no number has to be promised here",
     "bucket_by_sequence_length": _METHOD,
     "cardinality": _METHOD,
+    "compat": _HERE,
     "copy_to_device": _TO_DEVICE,
     "data": _HERE,
     "dense_to_ragged_batch": _LISTS,

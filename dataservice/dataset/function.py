@@ -13,9 +13,11 @@ import os
 import pickle
 import sys
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Final
+
+import numpy as np
 
 from dataservice.dataset.expressions import Expression
 from dataservice.dataset.untouched import TouchedError, UntouchedColumn
@@ -32,6 +34,12 @@ from dataservice.runtime.pickling.unpicklable import find_unpicklable
 _PACKAGE: Final = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
 # In the messages of errors that a function raises which takes values, or several arguments.
 _OF_A_DICT: Final = ("'dict'", "positional argument")
+# By a part of NumPy's message: for a function that takes a column for a value, or for its own.
+_OF_ARRAYS: Final = {
+    "truth value of an array": " (the function gets whole columns: write & for and, | for or, and "
+    "numpy.where(condition, a, b) for if)",
+    "read-only": " (columns cannot be changed: return new ones, as in {**columns, 'x': x + 1})",
+}
 _NAMED_COLUMNS: Final = 3
 _PYTHON: Final = f"{sys.version_info.major}.{sys.version_info.minor}"
 
@@ -166,11 +174,19 @@ def call_user(
 
 def _what_it_gets(error: BaseException, argument: Any) -> str:
     """Returns a hint for a function that seems to expect values rather than a dict of columns."""
-    expects_values = isinstance(argument, dict) and isinstance(error, TypeError)
-    if not expects_values or not any(text in str(error) for text in _OF_A_DICT):
+    if not isinstance(argument, dict):
         return ""
-    names = ", ".join(repr(name) for name in list(argument)[:_NAMED_COLUMNS])
-    return f" (the function gets one dict of arrays by column, here with {names})"
+    if isinstance(error, TypeError) and any(text in str(error) for text in _OF_A_DICT):
+        names = ", ".join(repr(name) for name in list(argument)[:_NAMED_COLUMNS])
+        return f" (the function gets one dict of arrays by column, here with {names})"
+    if isinstance(error, ValueError) and _has_arrays_only(argument):
+        return next((hint for text, hint in _OF_ARRAYS.items() if text in str(error)), "")
+    return ""
+
+
+def _has_arrays_only(columns: Mapping[str, Any]) -> bool:
+    """False for a row, whose values are not all arrays."""
+    return all(isinstance(values, np.ndarray) for values in columns.values())
 
 
 def _without_callers(trace: TracebackType | None) -> TracebackType | None:

@@ -252,7 +252,9 @@ def _returned(kind: str) -> str:
 
 
 def _hint(result: Any) -> str:
-    """Returns a hint for the error text if a function's `result` is an array or dataset, or ""."""
+    """Returns a hint for the error text if a function's `result` is one that is often meant."""
+    if result is None:
+        return "; end it with return"
     if isinstance(result, np.ndarray | pa.Array):
         return "; to add it as a column write with_column(name, fn)"
     if not isinstance(getattr(result, "node", None), Node):

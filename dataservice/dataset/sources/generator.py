@@ -61,7 +61,8 @@ class GeneratorSource(Source):
         object.__setattr__(self, "function", function)
         if not isinstance(self.schema, pa.Schema) or not len(self.schema):
             raise InvalidTypeError(
-                f"from_generator needs schema=, a pyarrow.Schema with columns, got {self.schema!r}"
+                "from_generator needs schema=, a pyarrow.Schema with columns, as in "
+                f"pyarrow.schema({{'x': pyarrow.float32()}}), got {self.schema!r}"
             )
         require_distinct(self.schema.names, what="the schema given to from_generator")
         object.__setattr__(self, "schema", plain_schema(self.schema))

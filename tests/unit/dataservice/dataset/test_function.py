@@ -248,7 +248,33 @@ def test_function_that_takes_values_is_told_that_it_gets_columns(function: Any) 
             dataset.to_table()
 
 
+def sign(columns: dict[str, Any]) -> dict[str, Any]:
+    return {"id": 1 if columns["id"] > 0 else 0}
+
+
+def increment(columns: dict[str, Any]) -> dict[str, Any]:
+    columns["id"] += 1
+    return columns
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (sign, r"whole columns: write & .* numpy\.where\(condition, a, b\) for if"),
+        (increment, r"columns cannot be changed: return new ones"),
+    ],
+)
+def test_function_that_takes_a_column_for_a_value_is_told_what_to_write(
+    function: Any, message: str
+) -> None:
+    with pytest.raises(UserFunctionError, match=message):
+        Dataset.range(3).map(function).to_table()
+
+
 def test_other_errors_of_functions_are_told_as_they_are() -> None:
     with pytest.raises(UserFunctionError) as caught:
         Dataset.range(3).map(lambda c: c["id"] + "a").to_table()
     assert "gets one dict" not in str(caught.value)
+    with pytest.raises(UserFunctionError) as caught:
+        Dataset.range(3).map(lambda r: r["id"] if np.ones(2) else 1, format="rows").to_table()
+    assert "whole columns" not in str(caught.value)

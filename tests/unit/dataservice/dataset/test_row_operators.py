@@ -149,6 +149,7 @@ def test_map_result_whose_schema_changes_is_refused() -> None:
     ("function", "format_name", "message"),
     [
         (lambda c: c["x"], "numpy", "must return a dict of arrays.*ndarray; .*with_column"),
+        (lambda _c: None, "numpy", "it returned NoneType; end it with return"),
         (lambda _c: {}, "numpy", "without entries"),
         (lambda c: {"x": c["x"], "y": c["x"][:1]}, "numpy", "'x' has 20, 'y' has 1"),
         (lambda c: {"x": c["x"][:1]}, "numpy", "returned 1 rows for 20; map keeps"),
