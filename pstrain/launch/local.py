@@ -39,6 +39,8 @@ ONE_CORE = {
     "MKL_NUM_THREADS": "1",
     "NUMBA_NUM_THREADS": "1",
 }
+# A TF_CONFIG of this program describes another cluster, whose addresses its servers would take.
+_ENVIRONMENT = {**ONE_CORE, "TF_CONFIG": ""}
 
 
 @dataclass(slots=True)
@@ -261,7 +263,7 @@ class LocalCluster:
             if role == "data_worker":
                 args += ["--dispatcher", self._task("dispatcher", 0).address]
         args += ["--port", address.rpartition(":")[2] or "0", "--ready-json"]
-        child = spawn_module(module, args, env=ONE_CORE, log_path=log)
+        child = spawn_module(module, args, env=_ENVIRONMENT, log_path=log)
         self._tasks[role, index] = _Task(role, index, child, address)
 
     def _wait(self, role: str, index: int) -> None:

@@ -197,3 +197,15 @@ def test_signal_ends_a_server_that_is_still_starting(number: signal.Signals) -> 
         process.kill()
         _, errors = process.communicate()
     assert not errors
+
+
+def test_cluster_is_local_in_a_program_with_tf_config(monkeypatch: pytest.MonkeyPatch) -> None:
+    elsewhere = {"worker": ["127.0.0.2:1"], "ps": ["127.0.0.2:2"]}
+    task = {"type": "worker", "index": 0}
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": elsewhere, "task": task}))
+    with ps.LocalCluster(workers=1, ps=1) as cluster:
+        spec = cluster.resolver.cluster_spec()
+        addresses = [spec.task_address(job, 0) for job in ("worker", "ps")]
+        assert [address.rpartition(":")[0] for address in addresses] == ["127.0.0.1"] * 2
+        coordinator = ps.ClusterCoordinator(ps.ParameterServerStrategy(cluster.resolver))
+        assert coordinator.schedule(lambda: 7).fetch() == 7
