@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import threading
 import time
 from typing import Final
 
@@ -128,7 +129,7 @@ class Committer(TwoPhaseCommit):
         self._commit_left()
 
     def close(self) -> None:
-        """Stops committing; waits, bounded, for commits under way. Idempotent."""
+        """Stops committing; waits, bounded, for commits under way and left. Idempotent."""
         until_s = time.monotonic() + _CLOSE_TIMEOUT_S
         with self._lock:
             self._closed = True
@@ -137,6 +138,15 @@ class Committer(TwoPhaseCommit):
                 self._await_change(until_s - time.monotonic())
         # The timer thread commits nothing beyond what was waited for above.
         self._flush_timer.close(max(0.0, until_s - time.monotonic()))
+        if self._left:
+            # A coordinator that leaves settles nothing: parts would stay half applied.
+            last = threading.Thread(target=self._commit_last, name="last-commits", daemon=True)
+            last.start()
+            last.join(max(0.0, until_s - time.monotonic()))
+
+    def _commit_last(self) -> None:
+        with contextlib.suppress(CancelledError):
+            self._commit_left()
 
     def _hold(self, run: ClosureRun, result: pb.ClosureResult) -> PendingPart:
         """Holds back the end of a closure; what its thread held before is committed first.

@@ -83,7 +83,7 @@ class TwoPhaseCommit(Cancelling):
         self._sent: dict[int, list[Ticket]] = {}
         self._left = LeftCommits()
         self._tries = 0
-        self._closed = False
+        self._closed = self._is_given_up = False
 
     def settle(self, closures: Iterable[int]) -> None:
         """Uses up the elements of closures whose end has reached the coordinator."""
@@ -156,7 +156,8 @@ class TwoPhaseCommit(Cancelling):
         """Commits a group in two phases, the second one later if no thread waits for it."""
         goes_on = bool(pulls) and all(member.held_s is not None for member in group)
         header, others = self._decide(group, pulls, answers, goes_on=goes_on)
-        if others and goes_on:
+        # Once closed, nothing that is added here would be sent.
+        if others and goes_on and not self._closed:
             self._left.add(header["key"], others, ended, time.monotonic())
             self._flush_timer.arm()
             return
@@ -200,7 +201,7 @@ class TwoPhaseCommit(Cancelling):
     def _commit_left(self, until_s: float = math.inf) -> None:
         """Sends the commits that were left by ``until_s``; blocks until they are made."""
         servers = self._left.servers(until_s)
-        if servers and not self._closed:
+        if servers and not self._is_given_up:
             self._send_commits(servers, [], {}, {})
 
     def _send_commits(
@@ -242,7 +243,7 @@ class TwoPhaseCommit(Cancelling):
         if not isinstance(error, DataServiceError) or isinstance(error, CancelledError):
             return
         with self._lock:
-            self._closed = True
+            self._closed = self._is_given_up = True
             self._tell_change()
         self._give_up(error)
         raise CancelledError(f"left to the coordinator: {error}") from error

@@ -187,6 +187,28 @@ def test_commits_left_for_too_long_are_sent_by_timer(
     assert (trainer.servers.asked, trainer.sent) == (["commit(2) 1"], [(2, "value")])
 
 
+def test_committer_that_closes_sends_commits_that_were_left(trainer: Trainer) -> None:
+    read_ahead(trainer, 3, trainer.end(trainer.run(2), 0, 1))
+    trainer.servers.asked.clear()
+    for _ in range(2):
+        trainer.committer.close()
+    assert (trainer.servers.asked, trainer.sent) == (["commit(2) 1"], [(2, "value")])
+
+
+def test_part_that_is_decided_as_committer_closes_is_committed_at_once(
+    trainer: Trainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def close(where: str) -> None:
+        if where == "decided":
+            trainer.committer.close()
+
+    monkeypatch.setattr(committing, "_CLOSE_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(two_phase_commit, "reached", close)
+    read_ahead(trainer, 3, trainer.end(trainer.run(2), 0, 1))
+    assert trainer.servers.asked == ["prepare pull 1", "decide pull 0", "commit(2) pull 1"]
+    assert trainer.sent == [(2, "value")]
+
+
 @pytest.mark.parametrize("pulls", [{}, PULLS])
 def test_closure_sees_its_own_changes_on_all_servers(trainer: Trainer, pulls: Pulls) -> None:
     run = trainer.run(2)
@@ -222,6 +244,7 @@ def test_commit_that_cannot_be_made_is_left_to_coordinator(
     assert trainer.sent == [(3, "value")]
     asked = list(trainer.servers.asked)
     trainer.committer.flush(None)
+    trainer.committer.close()
     assert (trainer.servers.asked, len(trainer.lost)) == (asked, 1)
 
 
