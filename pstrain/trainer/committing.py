@@ -57,7 +57,7 @@ class Committer(TwoPhaseCommit):
         fail: Fail,
         closures: int = 1,
     ) -> None:
-        super().__init__(parameters, trainer, send, give_up, fail)
+        super().__init__(parameters, trainer, send, give_up, fail, closures)
         self._notes_max_bytes = notes_max_bytes(closures)
         self._held_max = _HELD_PER_THREAD * closures
         self._flush_timer = FlushTimer(self._commit_overdue, HELD_S)

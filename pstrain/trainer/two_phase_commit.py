@@ -2,12 +2,12 @@
 
 Changes to one server take one message. Changes to several are committed in two phases: prepared at
 all servers but their home, decided at their home, then committed at the others. If no thread waits
-for the end, the commits are left to the next messages to these servers, so each server is asked
-once a step. Parts without changes are decided when their end reaches the coordinator. Only a
-decision uses elements up, and has them acknowledged. Must not know when a part's turn comes, nor
-who waits for it. Invariants: no lost reply, repeat or crash of this process leaves a part half
-applied: a decided part is completed, by this process or by the coordinator. The end of a closure is
-reported when all of its servers have committed.
+for the end, and several closures run side by side, the commits are left to the next messages to
+these servers, so each server is asked once a step. Parts without changes are decided when their end
+reaches the coordinator. Only a decision uses elements up, and has them acknowledged. Must not know
+when a part's turn comes, nor who waits for it. Invariants: no lost reply, repeat or crash of this
+process leaves a part half applied: a decided part is completed, by this process or by the
+coordinator. The end of a closure is reported when all of its servers have committed.
 """
 
 from __future__ import annotations
@@ -62,7 +62,9 @@ class TwoPhaseCommit(Cancelling):
     """The part of a committer that talks to servers and decides. Thread-safe.
 
     ``trainer`` names this incarnation, by which servers fence it. ``give_up`` ends the stream to
-    the coordinator, which then takes the trainer for lost and settles what it left.
+    the coordinator, which then takes the trainer for lost and settles what it left. Unless the
+    trainer runs several closures side by side (``closures``), it leaves no commits for later: each
+    closure sees what the one before it has changed.
     """
 
     def __init__(
@@ -72,9 +74,11 @@ class TwoPhaseCommit(Cancelling):
         send: Send,
         give_up: GiveUp,
         fail: Fail,
+        closures: int,
     ) -> None:
         super().__init__(send, fail)
         self.trainer = trainer
+        self._may_leave_commits = closures > 1
         self.low_water = 0
         self._parameters = parameters
         self._give_up = give_up
@@ -154,7 +158,8 @@ class TwoPhaseCommit(Cancelling):
         answers: Answers,
     ) -> None:
         """Commits a group in two phases, the second one later if no thread waits for it."""
-        goes_on = bool(pulls) and all(member.held_s is not None for member in group)
+        is_waited_for = any(member.held_s is None for member in group)
+        goes_on = self._may_leave_commits and bool(pulls) and not is_waited_for
         header, others = self._decide(group, pulls, answers, goes_on=goes_on)
         # Once closed, nothing that is added here would be sent.
         if others and goes_on and not self._closed:

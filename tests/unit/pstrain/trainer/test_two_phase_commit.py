@@ -77,14 +77,15 @@ class Receipt:
 class Trainer:
     """A committer; each of its threads is represented by the part that the thread holds."""
 
-    def __init__(self) -> None:
+    def __init__(self, closures: int = 2) -> None:
         self.servers = Servers()
         self.acknowledged = 0
         self.sent: list[tuple[int, str | None]] = []
         self.results: list[pb.ClosureResult] = []
         self.lost: list[Exception] = []
         parameters: Any = self.servers
-        self.committer = Committer(parameters, "t", self._send, self.lost.append, self._fail)
+        common = (parameters, "t", self._send, self.lost.append, self._fail)
+        self.committer = Committer(*common, closures)
 
     def run(self, closure: int, held: PendingPart | None = None) -> ClosureRun:
         return self.committer.new_run(StepToken("s", closure, 0), 0, held)
@@ -159,6 +160,14 @@ def test_commit_travels_with_next_message_to_its_server_and_is_reported_then(
     assert trainer.sent == [(2, "value"), (3, "value"), (4, "value")]
 
 
+@pytest.mark.usefixtures("trainer")
+def test_trainer_that_runs_one_closure_at_a_time_pulls_what_the_one_before_has_changed() -> None:
+    trainer = Trainer(closures=1)
+    answers = trainer.run(3, trainer.end(trainer.run(2), 0, 1)).read_with([], PULLS)
+    assert trainer.servers.asked == ["prepare 1", "decide pull 0", "commit(2) pull 1"]
+    assert (sorted(answers), trainer.sent) == ([0, 1], [(2, "value")])
+
+
 def test_idle_thread_sends_commits_that_were_left(trainer: Trainer) -> None:
     held = trainer.end(trainer.run(2), 0, 1)
     following = read_ahead(trainer, 3, held)
@@ -218,6 +227,12 @@ def test_closure_sees_its_own_changes_on_all_servers(trainer: Trainer, pulls: Pu
     run.read_with([VARIABLE], pulls)
     pull = " pull" if pulls else ""
     assert trainer.servers.asked == ["prepare 1", f"decide{pull} 0", f"commit(2){pull} 1"]
+
+
+def test_commits_are_not_left_before_a_read_without_pulls(trainer: Trainer) -> None:
+    trainer.run(3, trainer.end(trainer.run(2), 0, 1)).before_read([VARIABLE])
+    assert trainer.servers.asked == ["prepare 1", "decide 0", "commit(2) 1"]
+    assert trainer.sent == [(2, "value")]
 
 
 def test_commits_of_refused_message_are_sent_again(trainer: Trainer) -> None:
