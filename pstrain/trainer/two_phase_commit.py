@@ -229,6 +229,7 @@ class TwoPhaseCommit(Cancelling):
         except BaseException:
             # Some servers may have made theirs; a repeat does no harm.
             self._left.put_back(taken)
+            self._flush_timer.arm()
             raise
         ended = self._left.confirm(taken)
         if ended:
@@ -245,7 +246,7 @@ class TwoPhaseCommit(Cancelling):
 
         It cannot know what was decided, or cannot complete it. Raises CancelledError.
         """
-        if not isinstance(error, DataServiceError) or isinstance(error, CancelledError):
+        if not isinstance(error, Exception) or isinstance(error, CancelledError):
             return
         with self._lock:
             self._closed = self._is_given_up = True

@@ -124,8 +124,11 @@ def trainer(monkeypatch: pytest.MonkeyPatch) -> Trainer:
         def __init__(self, _flush: Callable[[], bool], period_s: float) -> None:
             self._period_s = period_s
             self.waits_s: list[float] = []
+            self.is_armed = False
 
-        def arm(self) -> None: ...
+        def arm(self) -> None:
+            self.is_armed = True
+
         def close(self, timeout_s: float) -> None:
             self.waits_s.append(timeout_s)
 
@@ -235,6 +238,21 @@ def test_commits_are_not_left_before_a_read_without_pulls(trainer: Trainer) -> N
     assert trainer.sent == [(2, "value")]
 
 
+def test_timer_is_armed_for_commits_that_were_left_or_refused(trainer: Trainer) -> None:
+    timer: Any = trainer.committer._flush_timer
+    held = trainer.end(trainer.run(2), 0, 1)
+    timer.is_armed = False
+    run = read_ahead(trainer, 3, held)
+    assert timer.is_armed
+    timer.is_armed = False
+    run.touch([VARIABLE])
+    run.add(1, {"kind": "push"}, None)
+    trainer.servers.refuse = {"decide(2)": InvalidArgumentError("no")}
+    with pytest.raises(InvalidArgumentError, match="no"):
+        run.read_with([VARIABLE], PULLS)
+    assert timer.is_armed
+
+
 def test_commits_of_refused_message_are_sent_again(trainer: Trainer) -> None:
     held = read_ahead(trainer, 3, trainer.end(trainer.run(2), 0, 1))
     trainer.servers.refuse = {"decide(2)": InvalidArgumentError("no")}
@@ -246,7 +264,7 @@ def test_commits_of_refused_message_are_sent_again(trainer: Trainer) -> None:
     assert trainer.sent == [(3, "error_json"), (2, "value")]
 
 
-@pytest.mark.parametrize("error", [UnavailableError, AbortedError, InvalidArgumentError])
+@pytest.mark.parametrize("error", [UnavailableError, AbortedError, InvalidArgumentError, OSError])
 def test_commit_that_cannot_be_made_is_left_to_coordinator(
     trainer: Trainer, error: type[Exception]
 ) -> None:
