@@ -83,7 +83,7 @@ def test_pull_joined_to_decide_reads_values_after_the_change_applied_once(store:
 
 
 @pytest.mark.parametrize("kind", [prepare, decide])
-def test_commits_that_go_along_are_made_once_before_the_part_and_the_pull(
+def test_commits_that_go_along_are_made_once_and_before_the_pull(
     store: Store, kind: Any
 ) -> None:
     for closure in (0, 1):
@@ -93,6 +93,14 @@ def test_commits_that_go_along_are_made_once_before_the_part_and_the_pull(
         _, (rows, _) = asked(store, both(message, PULL))
         np.testing.assert_array_equal(rows, np.full((2, 2), 2 if kind is prepare else 3))
     assert store.commit_counts()["held"] == (kind is prepare)
+
+
+def test_commits_that_go_along_are_made_before_the_part(store: Store) -> None:
+    asked(store, prepare(0, []))
+    header, body = decide(closure=1, commits=(0,))
+    header["changes"][0]["op"] = "set"
+    _, (rows, _) = asked(store, both((header, body), PULL))
+    np.testing.assert_array_equal(rows, np.ones((2, 2)))
 
 
 def test_refused_message_makes_none_of_the_commits_that_go_along(store: Store) -> None:

@@ -52,7 +52,7 @@ def test_commits_that_were_put_back_go_before_later_ones() -> None:
 
 
 def test_servers_are_those_with_commits_of_parts_decided_by_then() -> None:
-    left = left_with((1, (0, 2)), (2, (1,)))
+    left = left_with((1, (0, 2)), (2, (1, 2)))
     assert left.servers(0.9) == []
     assert left.servers(1.0) == [0, 2]
     assert left.servers() == [0, 2, 1]

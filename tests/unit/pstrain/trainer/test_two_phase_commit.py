@@ -281,6 +281,16 @@ def test_commit_that_cannot_be_made_is_left_to_coordinator(
     assert (trainer.servers.asked, len(trainer.lost)) == (asked, 1)
 
 
+def test_timer_goes_on_after_a_commit_that_cannot_be_made(
+    trainer: Trainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(committing, "HELD_S", 0.0)
+    read_ahead(trainer, 3, trainer.end(trainer.run(2), 0, 1))
+    trainer.servers.refuse = {"commit": UnavailableError("gone")}
+    assert trainer.committer._commit_overdue()
+    assert [str(each) for each in trainer.lost] == ["gone"]
+
+
 def test_part_on_single_server_is_decided_there_without_prepare(trainer: Trainer) -> None:
     held = trainer.end(trainer.run(2), 1)
     assert list(trainer.run(3, held).read_with([], PULLS)) == [1]
