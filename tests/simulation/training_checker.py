@@ -1,17 +1,17 @@
 """Checks training after every step, whatever fails.
 
-Changes carry tags, which name the part of a closure, or the row that they were made from.
-I1: a row is used up only by applied changes, or by a closure's end that the program has heard of;
-at the end each row was used once. I7: a tag changes a server at most once; when a closure is
-finished, each of its tags has changed each of its servers once; the tags of a cancelled closure
-change nothing. I8: at a barrier, and at the end, a tag has changed all of its servers or none, so
-that what is saved then is one version. I10: after the last fault training reaches the end of its
-data. I12: a closure reads its own changes, and those that its thread had held back of an earlier
-closure and decides before it reads, on the server that decided. I13: a change that servers refuse
-fails the closure that wanted it, and none that would have committed with it. I14: a closure runs
-only when all its inputs have values. I16: of the parts that a closure notes, each that counts is
-reported once, whether the closure has ended or its trainer was lost. A closure that is bound to a
-trainer runs on no other.
+Changes carry tags, which name the part of a closure, or the row that they were made from. I1: a row
+is used up only by applied changes, or by a closure's end that the program has heard of; at the end
+each row was used once. I7: a tag changes a server at most once; when a closure is finished, each of
+its tags has changed each of its servers once; the tags of a cancelled closure change nothing. I8:
+at a barrier, and at the end, a tag has changed all of its servers or none, so that what is saved
+then is one version. I10: after the last fault training reaches the end of its data. I12: a closure
+reads its own changes, and those that its thread had held back of an earlier closure and decides
+before it reads, on the server that decided, or on all if it runs alone. I13: a change that servers
+refuse fails the closure that wanted it, and none that would have committed with it. I14: a closure
+runs only when all its inputs have values. I16: of the parts that a closure notes, each that counts
+is reported once, whether the closure has ended or its trainer was lost. A closure that is bound to
+a trainer runs on no other.
 """
 
 from __future__ import annotations
@@ -106,13 +106,15 @@ class TrainingChecker:
     def sees(self, counts: Iterable[int], own: Any, held: Any) -> None:
         """Checks that a read, made after so many changes on each server, saw what it must.
 
-        That is what its run `own` has changed, and what the run `held`, if any, has changed on the
-        server that decided it.
+        That is what its run `own` has changed, and what the run `held`, if any, has changed: on the
+        server that decided it if a trainer runs several closures side by side, or on all.
         """
         home = held and self._homes[held.closure, held.attempt]
+        is_alone = STAGE.world.coordinator.closures_in_flight == 1
         for ps, count in enumerate(counts):
             seen = STAGE.world.servers[ps].store.made[: int(count)]
-            tags = self._changed_by(own) | (self._changed_by(held) if ps == home else set())
+            is_due = held is not None and (is_alone or ps == home)
+            tags = self._changed_by(own) | (self._changed_by(held) if is_due else set())
             missed = [tag for tag in tags if ps in self.places(tag) and tag not in seen]
             if missed and not STAGE.world.loses_servers:
                 text = f"I12: {missed} of its own thread is not seen on server {ps}"

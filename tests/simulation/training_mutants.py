@@ -132,6 +132,17 @@ def closures_are_reported_when_they_are_decided(patch: Patch) -> None:
     patch.setattr(Committer, "_commit_changes", commit)
 
 
+@mutant("I12")
+def closures_that_run_alone_leave_commits(patch: Patch) -> None:
+    original = Committer.__init__
+
+    def init(self: Any, *args: Any) -> None:
+        original(self, *args)
+        self._may_leave_commits = True
+
+    patch.setattr(Committer, "__init__", init)
+
+
 @mutant("I10", "I7")
 def commits_of_refused_messages_are_forgotten(patch: Patch) -> None:
     patch.setattr(LeftCommits, "put_back", lambda _self, _taken: None)

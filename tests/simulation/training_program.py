@@ -108,7 +108,7 @@ class CoordinatorNode(Process):
         self.is_steady = is_steady
         # A generator of its own, so that the program does not depend on the network's draws.
         self._own = Random(f"program {world.seed}")
-        self._in_flight, self._is_loop = closures_in_flight, is_loop
+        self.closures_in_flight, self._is_loop = closures_in_flight, is_loop
         self._fails = fails
         # Some programs bind closures to the first trainer, which always comes back.
         self._binding = Random(f"bound {world.seed}")
@@ -164,7 +164,7 @@ class CoordinatorNode(Process):
                     trainer_count=len(world.trainers),
                     input_pipeline_id=index,
                     ps_addresses=addresses,
-                    closures_in_flight=1 if self._in_rounds else self._in_flight,
+                    closures_in_flight=1 if self._in_rounds else self.closures_in_flight,
                     in_rounds=self._in_rounds,
                     keeps_elements=isinstance(self._rule, Sync) and self._rule.backup_workers > 0,
                 ),
@@ -172,7 +172,7 @@ class CoordinatorNode(Process):
                 functions=self._functions,
                 servers=self.parameters,
                 incarnations=incarnations,
-                slots=1 if self._in_rounds else 2 * self._in_flight,
+                slots=1 if self._in_rounds else 2 * self.closures_in_flight,
                 recovery=self.recovery,
                 settling=settling,
                 token="-",

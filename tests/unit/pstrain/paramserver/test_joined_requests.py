@@ -83,9 +83,7 @@ def test_pull_joined_to_decide_reads_values_after_the_change_applied_once(store:
 
 
 @pytest.mark.parametrize("kind", [prepare, decide])
-def test_commits_that_go_along_are_made_once_and_before_the_pull(
-    store: Store, kind: Any
-) -> None:
+def test_commits_that_go_along_are_made_once_and_before_the_pull(store: Store, kind: Any) -> None:
     for closure in (0, 1):
         asked(store, prepare(closure, []))
     message = kind(closure=2, commits=(0, 1))
