@@ -421,8 +421,8 @@ def test_note_larger_than_limit_is_refused(value: Any, trainer: Trainer) -> None
 def test_limit_keeps_notes_of_all_running_closures() -> None:
     for closures in (1, 3, 14, 64, 1_000):
         limit = notes_max_bytes(closures)
-        # As many again may wait for their end to be committed.
-        assert 2 * closures * limit <= NOTES_MAX_BYTES // 2
+        # Twice as many may wait for their end to be committed.
+        assert 3 * closures * limit <= NOTES_MAX_BYTES
         committer = Committer(None, "t", list, list, lambda result, _: result, closures)  # type: ignore[arg-type]
         assert committer.new_run(StepToken("s", 1, 0), 0).notes_max_bytes == limit
 
@@ -464,17 +464,17 @@ def test_ends_that_wait_for_their_turn_commit_with_what_comes_before_them(
     trainer.take(slow)
     held, waited_for = None, list[PendingPart]()
     monkeypatch.setattr(trainer.committer, "_commit_held_alone", waited_for.append)
-    for closure in (3, 4, 5):
+    for closure in range(3, 8):
         fast = trainer.run(closure, held)
         trainer.take(fast)
         assert fast.read_with([], PULLS) == {}
         earlier, held = held, trainer.end(fast, 0)
         # Two are held for each closure that the trainer runs at a time.
-        assert waited_for == ([earlier] if closure == 5 else [])
+        assert waited_for == ([earlier] if closure == 7 else [])
     assert trainer.servers.asked == []
-    assert list(trainer.run(6, trainer.end(slow, 0)).read_with([], PULLS)) == [0]
+    assert list(trainer.run(8, trainer.end(slow, 0)).read_with([], PULLS)) == [0]
     assert trainer.servers.asked == ["decide pull 0"]
-    assert [closure for closure, _ in trainer.sent] == [2, 3, 4, 5]
+    assert [closure for closure, _ in trainer.sent] == [2, 3, 4, 5, 6, 7]
     assert trainer.acknowledged == 1
 
 
