@@ -85,7 +85,7 @@ def test_save_waiting_for_a_round_does_not_block_a_restore(
     assert any(undone), "a round is under way when a restore begins"
 
 
-@pytest.mark.parametrize(("play", "seed"), [(play_restores, 51), (play_ssp_restores, 55)])
+@pytest.mark.parametrize(("play", "seed"), [(play_restores, 275), (play_ssp_restores, 55)])
 def test_program_continues_when_a_restore_began_at_its_end(
     play: Callable[[int], Outcome], seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
