@@ -35,6 +35,8 @@ Each check for overdue ends takes the interpreter from the steps, so it must not
 """
 
 _HELD_PER_THREAD: Final = 2
+"""The ends held, each with its changes in memory, before a thread waits for the turn of its own."""
+
 _RECHECK_S: Final = 1.0
 _CLOSE_TIMEOUT_S: Final = 5.0
 
