@@ -37,6 +37,12 @@ Each check for overdue ends takes the interpreter from the steps, so it must not
 _HELD_PER_THREAD: Final = 2
 """The ends held, each with its changes in memory, before a thread waits for the turn of its own."""
 
+_FOLLOWER_MAX_BYTES: Final = 8 << 20
+"""The most bytes of changes with which a closure may commit along with an earlier one.
+
+More would gain nothing, as bytes then take longer than messages, and a message has a limit.
+"""
+
 _RECHECK_S: Final = 1.0
 _CLOSE_TIMEOUT_S: Final = 5.0
 
@@ -236,7 +242,8 @@ class Committer(TwoPhaseCommit):
         if not run.tickets:  # it waits for no other
             return [self._pending[run]]
         free = {run for run, pending in self._pending.items() if not pending.is_busy}
-        members = self._turns.group(run, free)
+        followers = [each for each in free if each is not run and _is_small(each)]
+        members = self._turns.group(run, free, followers)
         return None if members is None else [self._pending[member] for member in members]
 
     def _commit_group(self, group: list[PendingPart], pulls: Pulls) -> Answers:
@@ -296,3 +303,8 @@ class Committer(TwoPhaseCommit):
         member.held_s = -math.inf  # it is overdue
         self._flush_timer.arm()
         return bool(member.run.tickets)
+
+
+def _is_small(run: ClosureRun) -> bool:
+    """True if a run may commit along with one that comes before it."""
+    return run.changed_bytes <= _FOLLOWER_MAX_BYTES

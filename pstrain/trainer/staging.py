@@ -116,6 +116,12 @@ class ClosureRun:
     def has_changes(self) -> bool:
         return bool(self.changes)
 
+    @property
+    def changed_bytes(self) -> int:
+        """The bytes that the arrays of the staged changes take."""
+        bodies = (body for mine in self.changes.values() for _, body in mine)
+        return sum(body.room for body in bodies if body is not None)
+
     def only_met_end(self, error: BaseException) -> bool:
         """True if a run that ends with ``error`` did nothing but meet the end of its data."""
         return self._is_end(error) and not self.has_taken and not self.part

@@ -72,10 +72,13 @@ class Turns:
         self._waiting.setdefault(source, deque()).append(ticket)
         return ticket
 
-    def group(self, run: RunT, ready: Collection[RunT]) -> list[RunT] | None:
+    def group(
+        self, run: RunT, ready: Collection[RunT], followers: Collection[RunT] = ()
+    ) -> list[RunT] | None:
         """Returns the runs that may commit together with ``run``; None while it has to wait.
 
-        ``ready``: the runs that want to commit too. The result is in the order of first tickets.
+        ``ready``: the runs that want to commit too. ``followers``: those of them that may also come
+        after ``run``, if nothing else comes between. The result is in the order of first tickets.
         """
         members = [run]
         while blocking := list(self._before(members)):
@@ -91,16 +94,14 @@ class Turns:
                     return None
                 if other not in members:
                     members.append(other)
-        self._add_followers(members, ready)
+        self._add_followers(members, followers)
         if len(members) > 1:
             members.sort(key=_first_number)
         return members
 
-    def _add_followers(self, members: list[RunT], ready: Collection[RunT]) -> None:
+    def _add_followers(self, members: list[RunT], followers: Collection[RunT]) -> None:
         """Adds the runs whose turn comes with the commit of ``members``."""
-        if len(ready) == 1:
-            return
-        for run in sorted(ready, key=_first_number):
+        for run in sorted(followers, key=_first_number):
             if run.tickets and run not in members:
                 joined = [*members, run]
                 changes = any(member.has_changes for member in joined)

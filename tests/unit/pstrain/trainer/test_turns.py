@@ -64,7 +64,8 @@ class Trainer:
 
     def group(self, name: str, *ready: str) -> list[str] | None:
         names = {run: name for name, run in self.runs.items()}
-        found = self.turns.group(self.run(name), {self.run(each) for each in (name, *ready)})
+        free = {self.run(each) for each in (name, *ready)}
+        found = self.turns.group(self.run(name), free, free)
         return None if found is None else [names[run] for run in found]
 
     def commit(self, *names: str) -> list[int]:

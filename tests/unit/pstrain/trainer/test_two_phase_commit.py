@@ -14,7 +14,7 @@ import pytest
 
 from pstrain.errors import AbortedError, CancelledError, InvalidArgumentError, UnavailableError
 from pstrain.paramserver.commits import NOTES_MAX_BYTES
-from pstrain.paramserver.messages import Message
+from pstrain.paramserver.messages import LateBody, Message
 from pstrain.serialization import results
 from pstrain.trainer import committing, decisions, two_phase_commit
 from pstrain.trainer.committing import HELD_S, Committer
@@ -476,6 +476,22 @@ def test_ends_that_wait_for_their_turn_commit_with_what_comes_before_them(
     assert trainer.servers.asked == ["decide pull 0"]
     assert [closure for closure, _ in trainer.sent] == [2, 3, 4, 5, 6, 7]
     assert trainer.acknowledged == 1
+
+
+@pytest.mark.parametrize(("rows", "commits"), [(1 << 20, 1), ((1 << 20) + 1, 2)])
+def test_large_changes_do_not_commit_along_with_an_earlier_closure(
+    trainer: Trainer, rows: int, commits: int
+) -> None:
+    first, second = trainer.run(2), trainer.run(3)
+    for run in (first, second):
+        trainer.take(run)
+    second.add(0, {"kind": "push"}, LateBody.of([np.broadcast_to(np.float64(0), (rows,))]))
+    later, earlier = trainer.end(second), trainer.end(first, 0)
+    assert earlier is not None
+    trainer.committer.flush(earlier)
+    trainer.committer.flush(later)
+    assert trainer.servers.asked == ["decide 0"] * commits
+    assert trainer.sent == [(2, "value"), (3, "value")]
 
 
 @pytest.mark.parametrize("kind", ["prepare", "decide"])
