@@ -110,7 +110,8 @@ class Turns:
 
     def _before(self, members: Sequence[Run]) -> Iterable[Ticket]:
         """Yields tickets of other runs that come before a ticket of ``members`` on its source."""
-        mine = [ticket for member in members for ticket in member.tickets]
+        # A set: a closure may take thousands of elements.
+        mine = {ticket for member in members for ticket in member.tickets}
         last: dict[int, int] = {}
         for ticket in mine:
             last[ticket.source] = max(ticket.number, last.get(ticket.source, -1))

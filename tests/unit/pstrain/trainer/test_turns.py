@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pstrain.trainer import turns
 from pstrain.trainer.outgoing import Answers, Pulls
 from pstrain.trainer.staging import ClosureRun
-from pstrain.trainer.turns import Phase, Turns, last_receipts
+from pstrain.trainer.turns import Phase, Ticket, Turns, last_receipts
 from pstrain.vocabulary import StepToken
 
 
@@ -217,6 +218,24 @@ def test_last_receipts_returns_latest_receipt_of_each_source(trainer: Trainer) -
     trainer.take("b", "c", "b", source=2)
     tickets = [ticket for name in "bc" for ticket in trainer.run(name).tickets]
     assert [receipt.marks()[0]["number"] for receipt in last_receipts(tickets)] == [2]
+
+
+def test_turn_of_closures_with_many_elements_compares_few_of_them(
+    trainer: Trainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared: list[Ticket] = []
+
+    class Counted(Ticket):
+        def __eq__(self, other: object) -> bool:
+            compared.append(self)
+            return self is other
+
+        __hash__ = Ticket.__hash__
+
+    monkeypatch.setattr(turns, "Ticket", Counted)
+    trainer.take(*("a" * 100 + "b" * 100 + "c" * 100))
+    assert trainer.group("a", "b", "c") == ["a", "b", "c"]
+    assert len(compared) < 1000
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcd"), st.booleans()), max_size=40))
