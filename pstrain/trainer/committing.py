@@ -99,16 +99,17 @@ class Committer(TwoPhaseCommit):
         """Commits what the run's thread held back, if its turn has come.
 
         A run that has taken no element waits for the turn, so that changes of a thread stay in
-        order. A run that has taken elements does not, because closures whose turn is earlier may
-        wait for these elements.
+        order, and so does each run of a trainer that runs one at a time. Others do not if they have
+        taken elements, because closures whose turn is earlier may wait for these.
         """
         answers: Answers = {}
-        held = run.held
-        while held is not None and not held.is_done:
-            group = self._wait_for_turn(held, patiently=not run.tickets)
-            if not group:
+        patiently = not run.tickets or not self._is_side_by_side
+        while run.held is not None and (first := run.held.first()) is not None:
+            group = self._wait_for_turn(first, patiently=patiently)
+            if group:
+                answers |= self._commit_group(group, pulls)
+            elif not patiently:
                 break
-            answers |= self._commit_group(group, pulls)
         return answers
 
     def end(self, run: ClosureRun, result: pb.ClosureResult) -> PendingPart | None:
@@ -160,22 +161,25 @@ class Committer(TwoPhaseCommit):
         """Holds back the end of a closure; what its thread held before is committed first.
 
         Unless that waits for its turn: it then commits along with what comes before it, or with
-        this end at the latest. Waits for it only if much is held.
+        this end at the latest. Waits for it only if much is held, or no other closure runs.
         """
         earlier, run.held = run.held, None
-        pending = PendingPart(run, result, held_s=time.monotonic())
+        if earlier is not None and earlier.first() is None:
+            earlier = None
+        pending = PendingPart(run, result, held_s=time.monotonic(), earlier=earlier)
         # The earlier closure may wait for elements of this one, which must be pending by then.
         if earlier is not None and not run.tickets:
             self._commit_held_alone(earlier)
         self._add(pending)
         self._flush_timer.arm()
-        if earlier is not None and len(self._pending) > self._held_max:
+        is_much = not self._is_side_by_side or len(self._pending) > self._held_max
+        if earlier is not None and is_much:
             self._commit_held_alone(earlier)
         return pending
 
     def _commit_held_alone(self, held: PendingPart) -> None:
-        while not held.is_done:
-            group = self._wait_for_turn(held, patiently=True)
+        while (first := held.first()) is not None:
+            group = self._wait_for_turn(first, patiently=True)
             if group:
                 self._commit_group(group, {})
 

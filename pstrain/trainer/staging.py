@@ -43,7 +43,7 @@ class PendingPart:
 
     ``note``: the closure's encoded notes on this part, used if its trainer is lost before its end.
     ``held_s``: since when it is held back with no thread waiting for it, to be committed with the
-    thread's next pull; None if a thread waits.
+    thread's next pull; None if a thread waits. ``earlier``: what the thread held back before it.
     """
 
     run: ClosureRun
@@ -53,6 +53,20 @@ class PendingPart:
     is_busy: bool = False
     is_done: bool = False
     error: Exception | None = None
+    earlier: PendingPart | None = None
+
+    def first(self) -> PendingPart | None:
+        """Returns the first part that the thread still holds back; forgets those that are done.
+
+        For the thread itself: it alone adds to what it holds back.
+        """
+        part, first = self, None if self.is_done else self
+        while (earlier := part.earlier) is not None:
+            if earlier.is_done:
+                part.earlier = earlier.earlier
+            else:
+                part = first = earlier
+        return first
 
 
 class PartCommitter(Protocol):
@@ -155,7 +169,7 @@ class ClosureRun:
         """As :meth:`before_read`, for ``pulls``; returns replies to those that went along."""
         if not self._touched.isdisjoint(variables):
             return self._commits.commit_part(self, pulls)
-        if self.held is not None and not self.held.is_done:
+        if self.held is not None and self.held.first() is not None:
             return self._commits.commit_held(self, pulls)
         return {}
 

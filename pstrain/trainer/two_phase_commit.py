@@ -78,7 +78,7 @@ class TwoPhaseCommit(Cancelling):
     ) -> None:
         super().__init__(send, fail)
         self.trainer = trainer
-        self._may_leave_commits = closures > 1
+        self._is_side_by_side = closures > 1
         self.low_water = 0
         self._parameters = parameters
         self._give_up = give_up
@@ -159,7 +159,7 @@ class TwoPhaseCommit(Cancelling):
     ) -> None:
         """Commits a group in two phases, the second one later if no thread waits for it."""
         is_waited_for = any(member.held_s is None for member in group)
-        goes_on = self._may_leave_commits and bool(pulls) and not is_waited_for
+        goes_on = self._is_side_by_side and bool(pulls) and not is_waited_for
         header, others = self._decide(group, pulls, answers, goes_on=goes_on)
         # Once closed, nothing that is added here would be sent.
         if others and goes_on and not self._closed:

@@ -138,7 +138,7 @@ def closures_that_run_alone_leave_commits(patch: Patch) -> None:
 
     def init(self: Any, *args: Any) -> None:
         original(self, *args)
-        self._may_leave_commits = True
+        self._is_side_by_side = True
 
     patch.setattr(Committer, "__init__", init)
 

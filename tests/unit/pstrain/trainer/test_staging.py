@@ -8,7 +8,7 @@ import numpy as np
 
 from pstrain.paramserver.messages import LateBody, body_arrays
 from pstrain.trainer.outgoing import Answers, Pulls
-from pstrain.trainer.staging import ClosureRun, one_message
+from pstrain.trainer.staging import ClosureRun, PendingPart, one_message
 from pstrain.trainer.turns import Turns
 from pstrain.vocabulary import StepToken
 
@@ -18,10 +18,6 @@ class Rows:
 
     def marks(self) -> list[dict[str, Any]]:
         return []
-
-
-class Held:
-    is_done = False
 
 
 class Commits:
@@ -40,8 +36,26 @@ class Commits:
         return {}
 
 
+def held_part(earlier: PendingPart | None = None) -> PendingPart:
+    return PendingPart(run_after(0), None, earlier=earlier)
+
+
 def run_after(parts_decided: int) -> ClosureRun:
     return ClosureRun(StepToken("s", 0, 1), Commits(), parts_decided)
+
+
+def test_thread_commits_first_what_it_held_first() -> None:
+    first = held_part()
+    second = held_part(first)
+    third = held_part(second)
+    assert third.first() is first
+    second.is_done = True
+    assert third.first() is first
+    assert third.earlier is first, "what is done is kept"
+    first.is_done = True
+    assert third.first() is third
+    third.is_done = True
+    assert third.first() is None
 
 
 def test_decided_part_without_elements_is_not_made_again() -> None:
@@ -62,7 +76,7 @@ def test_rerun_part_with_elements_is_made_from_new_elements() -> None:
 
 
 def test_pull_carries_commit_only_for_uncommitted_changes_it_would_miss() -> None:
-    commits, held = Commits(), Held()
+    commits, held = Commits(), held_part()
     run = ClosureRun(StepToken("s", 0, 1), commits, held=held)
     pulls: Pulls = {0: ({"kind": "pull"}, None)}
     run.read_with([1], pulls)
@@ -123,6 +137,6 @@ def test_changes_in_one_message_share_a_body() -> None:
 
 def test_plain_read_commits_held_part_first() -> None:
     commits = Commits()
-    run = ClosureRun(StepToken("s", 0, 1), commits, held=Held())
+    run = ClosureRun(StepToken("s", 0, 1), commits, held=held_part())
     run.before_read([1])
     assert commits.made == [("held", {})]

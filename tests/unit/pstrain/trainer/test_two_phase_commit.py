@@ -90,8 +90,8 @@ class Trainer:
     def run(self, closure: int, held: PendingPart | None = None) -> ClosureRun:
         return self.committer.new_run(StepToken("s", closure, 0), 0, held)
 
-    def take(self, run: ClosureRun) -> None:
-        self.committer.take(run, 0, Receipt(self))
+    def take(self, run: ClosureRun, source: int = 0) -> None:
+        self.committer.take(run, source, Receipt(self))
 
     def end(self, run: ClosureRun, *servers: int) -> PendingPart | None:
         for ps in servers:
@@ -687,6 +687,59 @@ def test_closures_of_thread_without_elements_commit_in_program_order(
     second = trainer.end(trainer.run(4, held), 0)
     assert second is not None
     flush(second)
+    assert [closure for closure, _ in trainer.sent] == [2, 3, 4]
+
+
+def settle_when_waited_for(trainer: Trainer, *closures: int) -> None:
+    """Lets the coordinator settle closures as soon as a thread waits for a turn."""
+    trainer.committer._await_change = lambda _: trainer.committer.settle(closures)  # type: ignore[method-assign]
+
+
+def held_behind_evaluation(trainer: Trainer) -> PendingPart | None:
+    """Ends closure 3, whose turn comes once the evaluation before it, closure 2, is settled."""
+    evaluation, training = trainer.run(2), trainer.run(3)
+    for run in (evaluation, training):
+        trainer.take(run)
+    trainer.end(evaluation)
+    return trainer.end(training, 0)
+
+
+@pytest.mark.usefixtures("trainer")
+def test_trainer_that_runs_one_closure_at_a_time_waits_for_the_turn_of_the_one_before() -> None:
+    trainer = Trainer(closures=1)
+    run = trainer.run(4, held_behind_evaluation(trainer))
+    trainer.take(run)
+    settle_when_waited_for(trainer, 2)
+    assert list(run.read_with([], PULLS)) == [0]
+    assert trainer.servers.asked == ["decide pull 0"]
+
+
+@pytest.mark.usefixtures("trainer")
+def test_trainer_that_runs_one_closure_at_a_time_ends_it_after_the_one_before() -> None:
+    trainer = Trainer(closures=1)
+    run = trainer.run(4, held_behind_evaluation(trainer))
+    trainer.take(run)
+    settle_when_waited_for(trainer, 2)
+    trainer.end(run, 0)
+    assert [closure for closure, _ in trainer.sent] == [2, 3, 4]
+
+
+def test_changes_stay_in_order_after_several_held_ends_of_other_sources(trainer: Trainer) -> None:
+    run = trainer.run(4, held_behind_evaluation(trainer))
+    trainer.take(run, source=1)
+    following = trainer.run(5, trainer.end(run, 1))
+    settle_when_waited_for(trainer, 2)
+    following.read_with([], PULLS)
+    trainer.committer.flush(trainer.end(following, 0))
+    assert [entry[0] for entry in trainer.servers.entries] == [3, 4, 5]
+
+
+def test_thread_that_is_idle_commits_all_that_it_holds(trainer: Trainer) -> None:
+    run = trainer.run(4, held_behind_evaluation(trainer))
+    trainer.take(run, source=1)
+    held = trainer.end(run, 1)
+    settle_when_waited_for(trainer, 2)
+    trainer.committer.flush(held)
     assert [closure for closure, _ in trainer.sent] == [2, 3, 4]
 
 
