@@ -39,8 +39,6 @@ ONE_CORE = {
     "MKL_NUM_THREADS": "1",
     "NUMBA_NUM_THREADS": "1",
 }
-# A TF_CONFIG of this program describes another cluster, whose addresses its servers would take.
-_ENVIRONMENT = {**ONE_CORE, "TF_CONFIG": ""}
 
 
 @dataclass(slots=True)
@@ -263,7 +261,7 @@ class LocalCluster:
             if role == "data_worker":
                 args += ["--dispatcher", self._task("dispatcher", 0).address]
         args += ["--port", address.rpartition(":")[2] or "0", "--ready-json"]
-        child = spawn_module(module, args, env=_ENVIRONMENT, log_path=log)
+        child = spawn_module(module, args, env=_environment(), log_path=log)
         self._tasks[role, index] = _Task(role, index, child, address)
 
     def _wait(self, role: str, index: int) -> None:
@@ -285,3 +283,12 @@ class LocalCluster:
     def _check_open(self) -> None:
         if self._closing.is_set():
             raise FailedPreconditionError("this LocalCluster is closed: make another one")
+
+
+def _environment() -> dict[str, str]:
+    """Returns what servers get besides this program's environment.
+
+    A TF_CONFIG of this program describes another cluster, whose addresses they would take. Steps
+    that read it find an empty one.
+    """
+    return ONE_CORE | {"TF_CONFIG": "{}"} if "TF_CONFIG" in os.environ else ONE_CORE

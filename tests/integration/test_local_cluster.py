@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 import pstrain as ps
+from pstrain.launch import local
 from tests.programs import start_program
 from tests.waiting import is_running, wait_until
 
@@ -208,4 +209,9 @@ def test_cluster_is_local_in_a_program_with_tf_config(monkeypatch: pytest.Monkey
         addresses = [spec.task_address(job, 0) for job in ("worker", "ps")]
         assert [address.rpartition(":")[0] for address in addresses] == ["127.0.0.1"] * 2
         coordinator = ps.ClusterCoordinator(ps.ParameterServerStrategy(cluster.resolver))
-        assert coordinator.schedule(lambda: 7).fetch() == 7
+        assert coordinator.schedule(lambda: json.loads(os.environ["TF_CONFIG"])).fetch() == {}
+
+
+def test_servers_of_a_program_without_tf_config_have_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    assert "TF_CONFIG" not in local._environment()
