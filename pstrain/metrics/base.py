@@ -154,8 +154,8 @@ class Metric(Maker, ABC):
         """Adds the states of other metrics of this class that were made with the same arguments.
 
         InvalidArgumentError, and nothing is added, if one has another shape or another setting,
-        such as a threshold. Settings are public attributes that hold numbers, texts or arrays; only
-        the name may differ.
+        such as a threshold. Settings are public attributes with the name of an argument of the
+        constructor that hold numbers, texts or arrays; only the name may differ.
         """
         others = list(metrics)
         for metric in others:
@@ -246,10 +246,13 @@ class _StepState:
 def _settings(metric: Metric) -> dict[str, Any]:
     """Returns what ``metric`` was made with, as far as it is plain data, besides its name."""
     plain = (numbers.Number, str, bytes, tuple, list, np.ndarray)
+    made_by = [vars(cls)["__init__"] for cls in type(metric).__mro__ if "__init__" in vars(cls)]
+    # Other attributes, such as a count of calls, are what a metric has done.
+    arguments = {name for made in made_by for name in inspect.signature(made).parameters}
     return {
         name: _comparable(value)
         for name, value in vars(metric).items()
-        if not name.startswith("_") and name != "name" and isinstance(value, plain)
+        if name in arguments and name != "name" and isinstance(value, plain)
     }
 
 

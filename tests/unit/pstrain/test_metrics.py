@@ -272,13 +272,16 @@ def test_merge_state_refuses_another_shape_and_adds_nothing_of_it() -> None:
 
 
 class _Banded(Mean):
-    """A mean with settings of its own: a list of arrays, a function and a private one."""
+    """A mean with settings of its own: a list of arrays, a function and a private one.
+
+    ``steps`` is none: it is what the metric has done.
+    """
 
     def __init__(self, edges: list[int], calls: int = 0) -> None:
         super().__init__("banded")
         self.edges = [np.array(edges)]
         self.change = lambda value: value
-        self._calls = calls
+        self._calls = self.steps = calls
 
 
 @pytest.mark.parametrize(
