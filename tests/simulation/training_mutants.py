@@ -100,7 +100,7 @@ def rows_are_acknowledged_when_taken(patch: Patch) -> None:
 
 @mutant("I1")
 def rows_of_later_closures_are_acknowledged_with_an_earlier_one(patch: Patch) -> None:
-    def group(_self: Turns, run: Any, _ready: Any) -> list[Any]:
+    def group(_self: Turns, run: Any, *_ready: Any) -> list[Any]:
         return [run]
 
     def finish(_self: Turns, tickets: Any) -> list[Any]:
