@@ -103,14 +103,18 @@ class Committer(TwoPhaseCommit):
         taken elements, because closures whose turn is earlier may wait for these.
         """
         answers: Answers = {}
+        mine: set[PendingPart] = set()
+        held = [] if run.held is None else run.held.waiting()
         patiently = not run.tickets or not self._is_side_by_side
-        while run.held is not None and (first := run.held.first()) is not None:
-            group = self._wait_for_turn(first, patiently=patiently)
-            if group:
+        for part in held:
+            while group := self._wait_for_turn(part, patiently=patiently):
                 answers |= self._commit_group(group, pulls)
-            elif not patiently:
+                mine.update(group)
+            if not part.is_done:
                 break
-        return answers
+        # What another thread has committed meanwhile may be missing in the answers.
+        is_complete = all(part in mine for part in held if part.is_done)
+        return answers if is_complete else {}
 
     def end(self, run: ClosureRun, result: pb.ClosureResult) -> PendingPart | None:
         """Ends a closure; returns what its thread has to commit with its next pull, if anything.
@@ -164,7 +168,7 @@ class Committer(TwoPhaseCommit):
         this end at the latest. Waits for it only if much is held, or no other closure runs.
         """
         earlier, run.held = run.held, None
-        if earlier is not None and earlier.first() is None:
+        if earlier is not None and not earlier.waiting():
             earlier = None
         pending = PendingPart(run, result, held_s=time.monotonic(), earlier=earlier)
         # The earlier closure may wait for elements of this one, which must be pending by then.
@@ -178,9 +182,8 @@ class Committer(TwoPhaseCommit):
         return pending
 
     def _commit_held_alone(self, held: PendingPart) -> None:
-        while (first := held.first()) is not None:
-            group = self._wait_for_turn(first, patiently=True)
-            if group:
+        for part in held.waiting():
+            while group := self._wait_for_turn(part, patiently=True):
                 self._commit_group(group, {})
 
     def _add(self, pending: PendingPart) -> None:

@@ -55,18 +55,18 @@ class PendingPart:
     error: Exception | None = None
     earlier: PendingPart | None = None
 
-    def first(self) -> PendingPart | None:
-        """Returns the first part that the thread still holds back; forgets those that are done.
+    def waiting(self) -> list[PendingPart]:
+        """Returns the parts that the thread still holds back, oldest first; forgets the others.
 
         For the thread itself: it alone adds to what it holds back.
         """
-        part, first = self, None if self.is_done else self
+        part, found = self, [] if self.is_done else [self]
         while (earlier := part.earlier) is not None:
             if earlier.is_done:
                 part.earlier = earlier.earlier
             else:
-                part = first = earlier
-        return first
+                found.append(part := earlier)
+        return found[::-1]
 
 
 class PartCommitter(Protocol):
@@ -169,7 +169,7 @@ class ClosureRun:
         """As :meth:`before_read`, for ``pulls``; returns replies to those that went along."""
         if not self._touched.isdisjoint(variables):
             return self._commits.commit_part(self, pulls)
-        if self.held is not None and self.held.first() is not None:
+        if self.held is not None and self.held.waiting():
             return self._commits.commit_held(self, pulls)
         return {}
 

@@ -48,14 +48,14 @@ def test_thread_commits_first_what_it_held_first() -> None:
     first = held_part()
     second = held_part(first)
     third = held_part(second)
-    assert third.first() is first
+    assert third.waiting() == [first, second, third]
     second.is_done = True
-    assert third.first() is first
+    assert third.waiting() == [first, third]
     assert third.earlier is first, "what is done is kept"
     first.is_done = True
-    assert third.first() is third
+    assert third.waiting() == [third]
     third.is_done = True
-    assert third.first() is None
+    assert third.waiting() == []
 
 
 def test_decided_part_without_elements_is_not_made_again() -> None:

@@ -478,6 +478,43 @@ def test_ends_that_wait_for_their_turn_commit_with_what_comes_before_them(
     assert trainer.acknowledged == 1
 
 
+def test_pull_is_made_again_if_another_thread_committed_what_was_held_meanwhile(
+    trainer: Trainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, other, second = trainer.run(2), trainer.run(3), trainer.run(4)
+    for run in (first, other, second):
+        trainer.take(run)
+    second.held = trainer.end(first, 0)
+    held = trainer.end(second, 0)
+    exchange_with = trainer.servers.exchange_with
+
+    def commit_other_meanwhile(messages: Mapping[int, Message], pulls: Pulls) -> Answers:
+        answers = exchange_with(messages, pulls)
+        if pulls:
+            ended = trainer.end(other, 0)
+            assert ended is not None
+            thread = threading.Thread(target=trainer.committer.flush, args=(ended,))
+            thread.start()
+            # It waits for the commit under way, after which its turn and that of closure 4 come.
+            others.append(thread)
+        return answers
+
+    others: list[threading.Thread] = []
+    monkeypatch.setattr(trainer.servers, "exchange_with", commit_other_meanwhile)
+    commit_group = trainer.committer._commit_group
+
+    def commit_then_wait(group: list[PendingPart], pulls: Pulls) -> Answers:
+        answers = commit_group(group, pulls)
+        if pulls:
+            others[0].join(60)
+        return answers
+
+    monkeypatch.setattr(trainer.committer, "_commit_group", commit_then_wait)
+    assert trainer.run(5, held).read_with([], PULLS) == {}
+    assert trainer.servers.asked == ["decide pull 0", "decide 0"]
+    assert [closure for closure, _ in trainer.sent] == [2, 3, 4]
+
+
 @pytest.mark.parametrize(("rows", "commits"), [(1 << 20, 1), ((1 << 20) + 1, 2)])
 def test_large_changes_do_not_commit_along_with_an_earlier_closure(
     trainer: Trainer, rows: int, commits: int
