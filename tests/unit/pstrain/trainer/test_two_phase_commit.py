@@ -741,22 +741,28 @@ def held_behind_evaluation(trainer: Trainer) -> PendingPart | None:
     return trainer.end(training, 0)
 
 
-@pytest.mark.usefixtures("trainer")
-def test_trainer_that_runs_one_closure_at_a_time_waits_for_the_turn_of_the_one_before() -> None:
+def lone_run_behind_held_end() -> tuple[Trainer, ClosureRun]:
+    """Returns a trainer that runs one closure at a time, and closure 4, which has an element.
+
+    The end of closure 3 is held; closure 2, before it, is settled when anything waits for that.
+    """
     trainer = Trainer(closures=1)
     run = trainer.run(4, held_behind_evaluation(trainer))
     trainer.take(run)
     settle_when_waited_for(trainer, 2)
+    return trainer, run
+
+
+@pytest.mark.usefixtures("trainer")
+def test_trainer_that_runs_one_closure_at_a_time_waits_for_the_turn_of_the_one_before() -> None:
+    trainer, run = lone_run_behind_held_end()
     assert list(run.read_with([], PULLS)) == [0]
     assert trainer.servers.asked == ["decide pull 0"]
 
 
 @pytest.mark.usefixtures("trainer")
 def test_trainer_that_runs_one_closure_at_a_time_ends_it_after_the_one_before() -> None:
-    trainer = Trainer(closures=1)
-    run = trainer.run(4, held_behind_evaluation(trainer))
-    trainer.take(run)
-    settle_when_waited_for(trainer, 2)
+    trainer, run = lone_run_behind_held_end()
     trainer.end(run, 0)
     assert [closure for closure, _ in trainer.sent] == [2, 3, 4]
 
