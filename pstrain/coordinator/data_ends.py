@@ -26,12 +26,15 @@ class DataEnds:
 
     ``reads``: by closure, the iterators among its arguments. ``trainers``: those at any end;
     without any there is nothing to ask, and nothing to note but ends. ``free``: the slots of all
-    trainers.
+    trainers. ``renewals``: how often data may have come back. ``releases``: how many requests that
+    services give back what lost trainers held are under way: data will come back.
     """
 
     def __init__(self, free: FreeSlots) -> None:
         self.reads: dict[int, Needs] = {}
         self.trainers: set[int] = set()
+        self.renewals = 0
+        self.releases = 0
         self._free = free
         self._needs: dict[int, Needs] = {}  # by closure that met an end
         self._ended_on: dict[str, set[int]] = {}
@@ -104,6 +107,7 @@ class DataEnds:
 
     def forget(self) -> None:
         """Forgets all ends, as there may be data again."""
+        self.renewals += 1
         self._needs.clear()
         self.trainers.clear()
         self._ended_on.clear()

@@ -119,6 +119,16 @@ def renew_data(state: CoordinatorState) -> ev.Events:
     return (ev.DataRenewed(),) if state.ends.trainers else ()
 
 
+def begin_release() -> ev.Events:
+    """Notes that services are asked to give back what the readers of lost trainers hold."""
+    return (ev.ReleaseBegun(),)
+
+
+def end_release() -> ev.Events:
+    """Undoes one :func:`begin_release`; ends that were met until now do not count."""
+    return (ev.ReleaseEnded(),)
+
+
 def prepare(
     state: CoordinatorState,
     closure: int,

@@ -90,6 +90,16 @@ class DataRenewed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReleaseBegun:
+    """Services that were not known are asked to give back what lost trainers' readers hold."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReleaseEnded:
+    """The services of one ReleaseBegun have answered, or do not: trainers may have data again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClosureCancelled:
     """A closure ends without a value; if its program asked for that, nothing of it is applied."""
 
@@ -265,6 +275,8 @@ Event = (
     | ClosureReturned
     | EndMet
     | DataRenewed
+    | ReleaseBegun
+    | ReleaseEnded
     | ClosureCancelled
     | CancelAsked
     | CancelGranted

@@ -4,8 +4,8 @@ What one trainer's reader holds is given to no other, so data is used up only wh
 ended. A closure that met an end waits for a trainer that has not met it; a closure that did not run
 yet does too, if all iterators among its arguments have ended somewhere, but once they have ended
 everywhere it runs on any trainer, as it may do without. What a lost trainer had not used becomes
-available to all others again, even those at their end: ends that were met before the loss do not
-count. Pure. Invariant: no closure waits for a trainer that is not live, and none starts where
+available to all others again, even those at their end: ends that were met before its release do
+not count. Pure. Invariant: no closure waits for a trainer that is not live, and none starts where
 another met an end that it would meet too. Once all live trainers are at their end, nothing starts
 until all that runs has ended, because a trainer may still be lost; then the waiting closures end.
 """

@@ -219,7 +219,12 @@ class TrainerLink:
                 raise end.error
 
     def _learn_services(self, services: Iterable[str]) -> None:
+        """Has services that were not known give back what trainers held that were lost before."""
         new, lost_names = self._scheduler.trainers.services_read(services)
-        if new:
+        if not lost_names:
+            return
+        try:
             for name in lost_names:
                 settle_services(name, new, {}, _TELL_TIMEOUT_S)
+        finally:
+            self._scheduler.trainers.released()

@@ -14,14 +14,14 @@ class Run:
     """Where a closure runs. ``has_changes``: whether it made changes; set once it is prepared.
 
     ``has_failed``: whether it failed and waits for its round only because of its elements.
-    ``losses``: how many trainers had been lost when the run began.
+    ``renewals``: how often data had come back when the run began.
     """
 
     trainer: int
     attempt: int
     has_changes: bool = True
     has_failed: bool = False
-    losses: int = 0
+    renewals: int = 0
 
 
 class RoundTrainers:
@@ -79,3 +79,9 @@ class Round:
     tail: list[int] = field(default_factory=list)
     absent: set[int] = field(default_factory=set)
     old_rounds: dict[int, int] = field(default_factory=dict)  # by closure, its round's old number
+
+    def count(self, closure: int, closures_expected: int) -> None:
+        """Counts a scheduled closure to the last round; ``closures_expected`` fill a round."""
+        self.tail.append(closure)
+        if len(self.tail) >= closures_expected:
+            self.tail.clear()

@@ -126,8 +126,8 @@ class CoordinatorState:
 
     @property
     def is_settled(self) -> bool:
-        """True if no closure is under way and what lost trainers left behind is settled."""
-        return self.is_quiet and not self.unsettled
+        """True if no closure is under way and what lost trainers left, or held, is settled."""
+        return self.is_quiet and not self.unsettled and not self.ends.releases
 
     @property
     def has_partly_committed(self) -> bool:
@@ -189,6 +189,11 @@ class CoordinatorState:
                 self._forget_ends()  # what it had not used is given to others
             case ev.DataRenewed():
                 self._forget_ends()
+            case ev.ReleaseBegun():
+                self.ends.releases += 1
+            case ev.ReleaseEnded():
+                self.ends.releases -= 1
+                self._forget_ends()
             case ev.ClosureReopened():
                 self._reopen(event)
             case ev.PartsRestored():
@@ -209,7 +214,7 @@ class CoordinatorState:
     def _queue(self, event: ev.ClosureQueued) -> None:
         closure = event.closure
         self._note_options(event)
-        self._count_to_round(closure)
+        self.round.count(closure, self.trainers_expected)
         if event.inputs:
             self.dependencies.add(closure, event.inputs)
             self._count_blocked(closure, 1)
@@ -228,11 +233,11 @@ class CoordinatorState:
         """Queues a closure again, and lifts its trainer's clock to the slowest of the others.
 
         The trainer may get no more work, and ``ssp`` must not hold up the others because of it. An
-        end that may have been met before the last loss of a trainer says nothing any more.
+        end that may have been met before data came back says nothing any more.
         """
         closure, trainer = event.closure, event.trainer
         self.clocks[trainer] = max(self.clocks[trainer], self.clocks.slowest_but(trainer))
-        if self.running[closure].losses == self.lost_count:
+        if self.running[closure].renewals == self.ends.renewals:
             self.ends.note(closure, trainer, event.iterators)
         self._leave_trainer(closure)
         if isinstance(self.consistency, Sync):
@@ -337,12 +342,6 @@ class CoordinatorState:
                 this.decided.clear()
                 this.trainers.begin()
 
-    def _count_to_round(self, closure: int) -> None:
-        tail = self.round.tail
-        tail.append(closure)
-        if len(tail) >= self.trainers_expected:
-            tail.clear()
-
     def _drop(self, closure: int) -> None:
         run = self._leave_trainer(closure)
         self.free.take(run.trainer)  # until its run has ended
@@ -380,7 +379,7 @@ class CoordinatorState:
             self.ends.leave_queue(event.closure)
             if event.closure not in self.bound:
                 self.clocks.count(event.trainer)
-        self.running[event.closure] = Run(event.trainer, event.attempt, losses=self.lost_count)
+        self.running[event.closure] = Run(event.trainer, event.attempt, renewals=self.ends.renewals)
         self.attempts[event.closure] = event.attempt + 1
         self.free.take(event.trainer)
         self.trainers[event.trainer].running[event.closure] = None

@@ -77,9 +77,23 @@ class TrainerInterface:
             self._core.closures[closure].error = None
 
     def services_read(self, services: Iterable[str]) -> tuple[frozenset[str], tuple[str, ...]]:
-        """The same as :meth:`TrainerMarks.add_services`."""
-        with self._core.changed:
-            return self._core.trainer_marks.add_services(services)
+        """The same as :meth:`TrainerMarks.add_services`.
+
+        If that names trainers, their readers are to be released, and :meth:`released` must follow.
+        """
+        core = self._core
+        with core.changed:
+            new, lost_names = core.trainer_marks.add_services(services)
+            if lost_names:
+                core.apply(decide.begin_release())
+            return new, lost_names
+
+    def released(self) -> None:
+        """Notes that services gave back what lost trainers held: an end met before may be none."""
+        core = self._core
+        with core.changed:
+            core.apply(decide.end_release())
+            core.make_progress()
 
     def low_water(self) -> int:
         """Returns the low-water mark: all closures below it have ended for good."""

@@ -50,7 +50,7 @@ def ends_met_before_a_loss_count_after_it(patch: Patch) -> None:
     meet_end = CoordinatorState._meet_end
 
     def believe(self: CoordinatorState, event: ev.EndMet) -> None:
-        self.running[event.closure].losses = self.lost_count
+        self.running[event.closure].renewals = self.ends.renewals
         meet_end(self, event)
 
     patch.setattr(CoordinatorState, "_meet_end", believe)

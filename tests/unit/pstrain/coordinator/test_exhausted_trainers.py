@@ -183,6 +183,40 @@ def test_data_may_come_back_any_number_of_times() -> None:
         assert go_on(state) == [(0, 0)]
 
 
+@pytest.mark.parametrize("rule", [ASYNC, Sync(), Ssp(1)])
+def test_end_met_before_a_late_release_does_not_count(rule: Consistency) -> None:
+    """What a trainer held that was lost before it said what it reads is given back late."""
+    state = begun_state(closures=2, trainers=2, rule=rule, iterators=A)
+    assert meet_end(state, 0) == []
+    apply(state, decide.begin_release())
+    assert meet_end(state, 1) == [], "both trainers are at the end, but data will come back"
+    assert not state.failed
+    apply(state, decide.end_release())
+    assert sorted(closure for closure, _ in go_on(state)) == [0, 1]
+    assert state.is_settled == state.is_quiet
+    meet_end(state, 0, 1)
+    assert state.failed
+
+
+def test_end_that_a_run_reports_after_a_late_release_is_an_older_one() -> None:
+    state = begun_state(closures=1, trainers=1, iterators=A)
+    apply(state, decide.begin_release())
+    apply(state, decide.end_release())
+    assert meet_end(state, 0) == [(0, 0)]
+    assert meet_end(state, 0) == []
+    assert state.failed == [0]
+
+
+def test_nothing_is_settled_before_all_releases_have_ended() -> None:
+    state = begun_state(closures=0, trainers=1)
+    apply(state, decide.begin_release())
+    apply(state, decide.begin_release())
+    apply(state, decide.end_release())
+    assert not state.is_settled
+    apply(state, decide.end_release())
+    assert state.is_settled
+
+
 def test_late_trainer_is_asked_before_the_data_count_as_used_up() -> None:
     state = begun_state(closures=2, trainers=2, iterators=A)
     assert meet_end(state, 0) == []

@@ -339,6 +339,7 @@ def test_all_that_a_trainer_says_reaches_the_scheduler(monkeypatch: pytest.Monke
         trainers=SimpleNamespace(
             joined=lambda index, slots, _outbox: heard.append(("joined", index, slots)),
             services_read=lambda services: (frozenset(services), ["a lost trainer"]),
+            released=lambda: heard.append("released"),
             results=lambda _index, ends: heard.append([end.closure for end in ends]),
             cancel_answered=lambda _index, closure, attempt, *, is_granted: heard.append(
                 (closure, attempt, is_granted)
@@ -351,4 +352,5 @@ def test_all_that_a_trainer_says_reaches_the_scheduler(monkeypatch: pytest.Monke
     )
     link._replies = cast(Any, [reply])
     link.serve()
-    assert heard == [("joined", 0, 1), ("a lost trainer", "data:1"), [1], (7, 2, True), [4]]
+    told = [("a lost trainer", "data:1"), "released"]
+    assert heard == [("joined", 0, 1), *told, [1], (7, 2, True), [4]]

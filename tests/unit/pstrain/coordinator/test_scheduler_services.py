@@ -32,6 +32,9 @@ def test_service_named_later_is_told_of_trainers_lost_before() -> None:
     assert one.trainers.record_loss(0, "trainer-0") == (frozenset(), {})
     assert one.trainers.services_read(["a:1"]) == (frozenset({"a:1"}), ("trainer-0",))
     assert one.trainers.services_read(["a:1"]) == (frozenset(), ())
+    assert not one._core.state.is_settled, "what trainer 0 held is yet to be given back"
+    one.trainers.released()
+    assert one._core.state.is_settled
 
 
 class Round:
