@@ -30,7 +30,7 @@ class FieldGroups(NamedTuple):
 
     def inverse(self) -> NDArray[np.int32]:
         """Returns the row of each field of each example, int32 [n * fields], by example."""
-        fields, size = self.repeated.shape
+        size, fields = self.repeated.shape
         inverse = buffers.empty((size, fields)).view(np.int32)
         kernels.rows_of_examples(
             self.order, self.starts, self.examples, self.firsts, self.ends, inverse
@@ -48,7 +48,7 @@ def group_by_field(ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], FieldGrou
     distinct = np.empty(ids.size, np.int64)
     starts, middles = np.empty(fields + 1, np.int64), np.empty(fields, np.int64)
     numbers = buffers.empty((4 * ids.size + 2,)).view(np.int32)
-    repeated, examples = numbers[: ids.size].reshape(fields, size), numbers[ids.size : 2 * ids.size]
+    repeated, examples = numbers[: ids.size].reshape(size, fields), numbers[ids.size : 2 * ids.size]
     firsts, ends = numbers[2 * ids.size :].reshape(2, ids.size + 1)
     count = 1 + kernels.group_by_field(
         ids, distinct, starts, middles, repeated, examples, firsts, ends

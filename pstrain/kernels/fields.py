@@ -7,7 +7,7 @@ an id stands for. Invariant: the result is a function of the ids, in order of fi
 
 ``starts`` int64 [fields + 1], ``middles`` int64 [fields]: field ``f`` has the distinct ids
 ``[starts[f], middles[f])``, which repeat, and ``[middles[f], starts[f + 1])``, which do not.
-``repeated`` int32 [fields, n]: the number of an example's id among all repeating ids, from 1, or 0
+``repeated`` int32 [n, fields]: the number of an example's id among all repeating ids, from 1, or 0
 if its id does not repeat. ``examples`` int32 [fields * n]: the examples of each field in turn;
 repeating id ``r`` has ``examples[firsts[r] : ends[r]]``, and the last ones of a field are those of
 its other ids, in order.
@@ -84,10 +84,10 @@ def group_by_field(
         bits += 1
     table = np.full(1 << bits, -1, np.int32)
     found, counts = np.empty(size, np.int64), np.empty(size, np.int32)
+    numbers = np.empty(size, np.int32)
     total, repeating = np.int32(0), np.int32(0)
     firsts[0] = ends[0] = 0
     for f in range(fields):
-        numbers = repeated[f]
         count = _number(ids, f, table, total, found, numbers)
         counts[:count] = 0
         for i in range(size):
@@ -112,7 +112,7 @@ def group_by_field(
         ends[0] = at
         for i in range(size):
             which = counts[np.uint64(numbers[i])]
-            numbers[i] = which
+            repeated[np.uint64(i), np.uint64(f)] = which
             end = ends[np.uint64(which)]
             examples[np.uint64(end)] = i
             ends[np.uint64(which)] = end + np.int32(1)

@@ -20,15 +20,19 @@ from numpy.typing import NDArray
 from pstrain.kernels.vectors import (
     FOUR_LANES,
     LANES,
+    TWO_LANES,
     WIDE_LANES,
+    WIDE_REGISTERS,
     load_broadcast_wide,
     load_four,
+    load_two,
     load_wide,
     plus,
     plus_product,
     positive_part,
     store,
     store_four,
+    store_two,
 )
 
 Array = NDArray[Any]
@@ -69,21 +73,66 @@ def _add_products(
 
     ``to`` and ``of`` have four rows each; the first ``skipped`` columns of ``rows`` do not count.
     """
+    column = 0
+    while WIDE_REGISTERS and column + TWO_LANES <= out.shape[1]:
+        _add_to_two(out, to, column, rows, of, skipped, kernel, at)
+        column += TWO_LANES
+    while column < out.shape[1]:
+        _add_to_one(out, to, column, rows, of, skipped, kernel, at)
+        column += COLUMNS
+
+
+# Inlined, because a compiled function counts references to its arrays, and each call would wait for
+# the count of the one before.
+@njit(nogil=True, cache=True, inline="always")
+def _add_to_two(
+    out: Array, to: Any, column: int, rows: Array, of: Any, skipped: int, kernel: Array, at: int
+) -> None:
+    """Adds what :func:`_add_products` adds to ``TWO_LANES`` columns.
+
+    Eight sums at a time keep the multipliers busy, while each waits for its last product.
+    """
     a, b, c, d = to
     e, f, g, h = of
-    for column in range(0, out.shape[1], COLUMNS):
-        t0, t1 = load_wide(out, a, column), load_wide(out, b, column)
-        t2, t3 = load_wide(out, c, column), load_wide(out, d, column)
-        for k in range(rows.shape[1] - skipped):
-            w = load_wide(kernel, at + k, column)
-            t0 = plus_product(t0, load_broadcast_wide(rows, e, skipped + k), w)
-            t1 = plus_product(t1, load_broadcast_wide(rows, f, skipped + k), w)
-            t2 = plus_product(t2, load_broadcast_wide(rows, g, skipped + k), w)
-            t3 = plus_product(t3, load_broadcast_wide(rows, h, skipped + k), w)
-        store(out, a, column, t0)
-        store(out, b, column, t1)
-        store(out, c, column, t2)
-        store(out, d, column, t3)
+    t0, u0 = load_two(out, a, column)
+    t1, u1 = load_two(out, b, column)
+    t2, u2 = load_two(out, c, column)
+    t3, u3 = load_two(out, d, column)
+    for k in range(rows.shape[1] - skipped):
+        w, v = load_two(kernel, at + k, column)
+        x = load_broadcast_wide(rows, e, skipped + k)
+        t0, u0 = plus_product(t0, x, w), plus_product(u0, x, v)
+        x = load_broadcast_wide(rows, f, skipped + k)
+        t1, u1 = plus_product(t1, x, w), plus_product(u1, x, v)
+        x = load_broadcast_wide(rows, g, skipped + k)
+        t2, u2 = plus_product(t2, x, w), plus_product(u2, x, v)
+        x = load_broadcast_wide(rows, h, skipped + k)
+        t3, u3 = plus_product(t3, x, w), plus_product(u3, x, v)
+    store_two(out, a, column, t0, u0)
+    store_two(out, b, column, t1, u1)
+    store_two(out, c, column, t2, u2)
+    store_two(out, d, column, t3, u3)
+
+
+@njit(nogil=True, cache=True, inline="always")
+def _add_to_one(
+    out: Array, to: Any, column: int, rows: Array, of: Any, skipped: int, kernel: Array, at: int
+) -> None:
+    """Adds what :func:`_add_products` adds to ``COLUMNS`` columns."""
+    a, b, c, d = to
+    e, f, g, h = of
+    t0, t1 = load_wide(out, a, column), load_wide(out, b, column)
+    t2, t3 = load_wide(out, c, column), load_wide(out, d, column)
+    for k in range(rows.shape[1] - skipped):
+        w = load_wide(kernel, at + k, column)
+        t0 = plus_product(t0, load_broadcast_wide(rows, e, skipped + k), w)
+        t1 = plus_product(t1, load_broadcast_wide(rows, f, skipped + k), w)
+        t2 = plus_product(t2, load_broadcast_wide(rows, g, skipped + k), w)
+        t3 = plus_product(t3, load_broadcast_wide(rows, h, skipped + k), w)
+    store(out, a, column, t0)
+    store(out, b, column, t1)
+    store(out, c, column, t2)
+    store(out, d, column, t3)
 
 
 @njit(nogil=True, cache=True)
@@ -137,13 +186,13 @@ def add_unrepeated(
 @njit(nogil=True, cache=True)
 def add_repeated(projected: Array, repeated: Array, hidden: Array) -> None:
     """hidden[i] = max(hidden[i] + the sum of the projections of its repeating rows, 0)."""
-    fields, units = repeated.shape[0], hidden.shape[1]
+    fields, units = repeated.shape[1], hidden.shape[1]
     for i in range(hidden.shape[0]):
         c = 0
         while c + FOUR_LANES <= units:
             t0, t1, t2, t3 = load_four(hidden, i, c)
             for f in range(fields):
-                w0, w1, w2, w3 = load_four(projected, repeated[f, i], c)
+                w0, w1, w2, w3 = load_four(projected, repeated[np.uint64(i), np.uint64(f)], c)
                 t0, t1, t2, t3 = plus(t0, w0), plus(t1, w1), plus(t2, w2), plus(t3, w3)
             t0, t1 = positive_part(t0), positive_part(t1)
             store_four(hidden, i, c, t0, t1, positive_part(t2), positive_part(t3))
@@ -151,7 +200,7 @@ def add_repeated(projected: Array, repeated: Array, hidden: Array) -> None:
         while c < units:
             t0 = load_wide(hidden, i, c)
             for f in range(fields):
-                t0 = plus(t0, load_wide(projected, repeated[f, i], c))
+                t0 = plus(t0, load_wide(projected, repeated[np.uint64(i), np.uint64(f)], c))
             store(hidden, i, c, positive_part(t0))
             c += COLUMNS
 

@@ -15,15 +15,26 @@ from typing import Any
 
 import numpy as np
 from numba import njit
-from numba.core import cgutils, types
+from numba.core import cgutils, config, types
+from numba.core.codegen import get_host_cpu_features
 from numba.extending import intrinsic, models, overload, register_model
 
 from pstrain.kernels.prefetch import FLOAT_BYTES
 
 LANES = 8
 WIDE_LANES = 16
+TWO_LANES = 2 * WIDE_LANES
 FOUR_LANES = 4 * WIDE_LANES
 _HALF_BITS = 16
+
+
+def _has_wide_registers() -> bool:
+    features = get_host_cpu_features() if config.CPU_FEATURES is None else config.CPU_FEATURES
+    return "+avx512f" in features.split(",")
+
+
+WIDE_REGISTERS = _has_wide_registers()
+"""True if one register holds a wide vector, so that a kernel may keep many of them."""
 
 
 class _Vector(types.Type):
@@ -272,6 +283,19 @@ def _sqrt(value: Any) -> Any:
         return np.sqrt(value)
 
     return of_vector if isinstance(value, _Vector) else of_number
+
+
+@njit(nogil=True, cache=True)
+def load_two(array: Any, row: int, column: int) -> Any:
+    """Loads two adjacent wide vectors, ``TWO_LANES`` numbers."""
+    return load_wide(array, row, column), load_wide(array, row, column + WIDE_LANES)
+
+
+@njit(nogil=True, cache=True)
+def store_two(out: Any, row: int, column: int, a: Any, b: Any) -> None:
+    """Stores two adjacent wide vectors, as :func:`load_two` loads them."""
+    store(out, row, column, a)
+    store(out, row, column + WIDE_LANES, b)
 
 
 @njit(nogil=True, cache=True)

@@ -174,5 +174,5 @@ class _Backward:
         if dense.shape[1]:
             every = np.arange(len(dense), dtype=np.int32)
             projection_gradients.add_outer_products(
-                dense, every, 0, gradient, to_kernel, embedded_columns
+                dense, every, 0, gradient, every, to_kernel, embedded_columns
             )

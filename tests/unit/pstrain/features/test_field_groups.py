@@ -34,9 +34,9 @@ def _check(ids: np.ndarray, distinct: np.ndarray, groups: FieldGroups) -> None:
             repeating += 1
             listed = groups.examples[groups.firsts[repeating] : groups.ends[repeating]].tolist()
             assert listed == [i for i in range(size) if mine[i] == key]
-            assert (groups.repeated[field, listed] == repeating).all()
+            assert (groups.repeated[listed, field] == repeating).all()
         alone = [i for i in range(size) if mine.count(mine[i]) == 1]
-        assert not groups.repeated[field, alone].any()
+        assert not groups.repeated[alone, field].any()
         last = (field + 1) * size
         assert groups.examples[last - len(alone) : last].tolist() == alone
     assert len(groups.firsts) == len(groups.ends) == repeating + 1

@@ -26,7 +26,7 @@ def _inverse(size: int, values: int) -> tuple[np.ndarray, int]:
 
 
 # From no examples to so many that a field has more rows than the kernel takes at a time.
-@pytest.mark.parametrize(("size", "values"), [(0, 1), (1, 1), (7, 3), (300, 100)])
+@pytest.mark.parametrize(("size", "values"), [(0, 1), (1, 1), (7, 3), (300, 100), (300, 600)])
 @pytest.mark.parametrize("units", [COLUMNS, 4 * COLUMNS, 5 * COLUMNS])
 @pytest.mark.parametrize("dim", [LANES, 2 * LANES, 3 * LANES])
 @pytest.mark.parametrize("weight", [0, 1])
@@ -66,7 +66,9 @@ def test_projections_and_gradients_agree_with_numpy(
     )
     if values_dense:
         every = np.arange(size, dtype=np.int32)
-        projection_gradients.add_outer_products(dense, every, 0, gradient, to_kernel, FIELDS * dim)
+        projection_gradients.add_outer_products(
+            dense, every, 0, gradient, every, to_kernel, FIELDS * dim
+        )
     np.testing.assert_allclose(to_kernel, inputs.T @ gradient, rtol=1e-4, atol=5e-3)
     expected = np.zeros_like(rows)
     to_embedded = (gradient @ kernel[: FIELDS * dim].T).reshape(-1, dim)
