@@ -33,11 +33,19 @@ _EXAMPLES_AHEAD = 40
 
 @njit(nogil=True, cache=True)
 def _number(
-    ids: Array, field: int, table: Array, before: np.int32, found: Array, numbers: Array
+    ids: Array,
+    field: int,
+    table: Array,
+    before: np.int32,
+    found: Array,
+    counts: Array,
+    numbers: Array,
 ) -> np.int32:
-    """Numbers a field's ids in order of first appearance; returns how many there are.
+    """Numbers a field's ids in order of first appearance, and counts the examples of each.
 
-    ``table`` holds the numbers plus ``before``; smaller entries are left from earlier fields.
+    Returns how many there are. ``table`` holds the numbers plus ``before``; smaller entries are
+    left from earlier fields. Whether an id is new cannot be foreseen, so nothing branches on it:
+    what is known already is written again.
     """
     mask = np.uint64(table.size - 1)
     bits = np.uint64(0)
@@ -46,20 +54,22 @@ def _number(
     shift = np.uint64(64) - bits
     count = np.int32(0)
     offset = np.intp(field * ids.itemsize)
+    counts[:] = 0
     for i in range(ids.shape[0]):
         prefetch(ids, np.intp(i + _EXAMPLES_AHEAD), offset)
-        key = ids[i, field]
+        key = ids[np.uint64(i), np.uint64(field)]
         slot = (np.uint64(key) * GOLDEN) >> shift
         entry = table[slot] - before
-        while entry >= 0 and found[np.uint64(entry)] != key:
+        while (entry >= 0) & (found[np.uint64(max(entry, np.int32(0)))] != key):
             slot = (slot + np.uint64(1)) & mask
             entry = table[slot] - before
-        if entry < 0:
-            entry = count
-            count += np.int32(1)
-            found[np.uint64(entry)] = key
-            table[slot] = before + entry
-        numbers[i] = entry
+        is_new = entry < 0
+        entry = count if is_new else entry
+        count += np.int32(is_new)
+        found[np.uint64(entry)] = key
+        table[slot] = before + entry
+        counts[np.uint64(entry)] += np.int32(1)
+        numbers[np.uint64(i)] = entry
     return count
 
 
@@ -88,27 +98,23 @@ def group_by_field(
     total, repeating = np.int32(0), np.int32(0)
     firsts[0] = ends[0] = 0
     for f in range(fields):
-        count = _number(ids, f, table, total, found, numbers)
-        counts[:count] = 0
-        for i in range(size):
-            counts[np.uint64(numbers[i])] += np.int32(1)
+        count = _number(ids, f, table, total, found, counts, numbers)
         several = np.int32(0)
         for k in range(count):
             several += np.int32(counts[k] > 1)
         at, one, many = np.int32(f * size), total + several, total
         for k in range(count):
             # From here on ``counts`` holds the number of the repeating id, or 0.
-            if counts[k] > 1:
-                distinct[many] = found[k]
-                many += np.int32(1)
-                repeating += np.int32(1)
-                firsts[repeating] = ends[repeating] = at
-                at += counts[k]
-                counts[k] = repeating
-            else:
-                distinct[one] = found[k]
-                one += np.int32(1)
-                counts[k] = 0
+            occurrences = counts[k]
+            repeats = np.int32(occurrences > 1)
+            distinct[np.uint64(many if repeats else one)] = found[k]
+            many += repeats
+            one += np.int32(1) - repeats
+            following = np.uint64(repeating + np.int32(1))
+            firsts[following] = ends[following] = at
+            at += occurrences * repeats
+            repeating += repeats
+            counts[k] = repeating * repeats
         ends[0] = at
         for i in range(size):
             which = counts[np.uint64(numbers[i])]
