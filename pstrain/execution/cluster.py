@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Generator, Iterator
 from typing import Any, Final
 
+from pstrain.consistency import Sync
 from pstrain.coordinator.client import ClusterCoordinator
 from pstrain.coordinator.lost_trainers import LostRunNotes
 from pstrain.coordinator.per_worker import PerWorkerDataset, PerWorkerIterator
@@ -26,6 +27,10 @@ from pstrain.strategy.input_sharding import AutoShardPolicy, DistributedDataset
 logger = logging.getLogger(__name__)
 
 _GIVE_UP_TIMEOUT_S: Final = 10.0
+_CALLS_PER_TRAINER: Final = 4
+_STEPS_PER_TRAINER: Final = 32
+"""How many steps of a trainer are in flight if that takes more calls: it would wait for short ones
+while their reports are read."""
 _GOES_ON = (
     "steps of an interrupted run had not ended after %.0f s and may still change "
     "values; coordinator.join() waits for them"
@@ -101,7 +106,7 @@ class ClusterExecutor:
     ) -> Iterator[tuple[Any, Report]]:
         """Yields each call with its report, in the order in which calls end."""
         in_flight: InFlightCalls[Any] = InFlightCalls(
-            4 * self._coordinator.num_trainers, self._coordinator.has_ready_trainer
+            self._room(steps_per_execution), self._coordinator.has_ready_trainer
         )
         self._in_flight, self._function, self.is_at_end = in_flight, function, False
         promised = done
@@ -129,6 +134,13 @@ class ClusterExecutor:
         self.is_at_end = is_over
         if is_over:
             calls.end_pass()
+
+    def _room(self, steps_per_execution: int) -> int:
+        """Returns how many calls may be in flight."""
+        calls = _CALLS_PER_TRAINER
+        if not isinstance(self._coordinator.strategy.consistency, Sync):
+            calls = max(calls, _STEPS_PER_TRAINER // steps_per_execution)
+        return calls * self._coordinator.num_trainers
 
     def run_once(
         self,

@@ -5,15 +5,17 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable, Iterable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import dataservice as ds
+from pstrain.consistency import ASYNC, Consistency, Sync
 from pstrain.coordinator.per_worker import PerWorkerDataset
 from pstrain.coordinator.remote_value import RemoteValue
 from pstrain.errors import DataError
-from pstrain.execution import element_ranges
+from pstrain.execution import cluster, element_ranges
 from pstrain.execution.calls import End
 from pstrain.execution.cluster import ClusterExecutor
 from pstrain.execution.dealing import DealtDataset, DealtPass, Range
@@ -35,8 +37,10 @@ class Coordinator:
     """A coordinator that runs closures at once, except a late one, and owns their values."""
 
     num_trainers = 2
+    strategy = SimpleNamespace(consistency=ASYNC)
 
-    def __init__(self) -> None:
+    def __init__(self, late: int | None = LATE) -> None:
+        self._late_one = late
         self.near: list[tuple[int, Bookmark | None]] = []
         self._reader = RangeReader(DATA)
         self._changed = ConditionRefusingToWait()
@@ -51,12 +55,11 @@ class Coordinator:
         def run() -> None:
             value._set(function(self._reader, start, count, near), None)
 
-        if number == LATE:
+        if number == self._late_one:
             self._late = run
             return value
         run()
-        if number == UNTIL:
-            assert self._late is not None
+        if number == UNTIL and self._late is not None:
             self._late()
         return value
 
@@ -97,6 +100,7 @@ def test_late_range_delays_no_other_range_or_report(
 ) -> None:
     monkeypatch.setattr(element_ranges, "_BOOKMARK_EVERY_S", 0.0)
     monkeypatch.setattr(element_ranges, "_BOOKMARK_SHARE", 0)
+    monkeypatch.setattr(cluster, "_STEPS_PER_TRAINER", 8)
     coordinator: Any = Coordinator()
     elements: DealtPass = iter(DealtDataset(DATA, coordinator))
     scheduled_when_heard, reports = [], []
@@ -123,6 +127,20 @@ def test_passes_begin_with_given_first_epoch(data: Any) -> None:
     coordinator: Any = Coordinator()
     passes = ClusterExecutor(coordinator).dataset(data, 3)
     assert [iter(passes).epoch for _ in range(2)] == [3, 4]
+
+
+@pytest.mark.parametrize(
+    ("steps_each", "rule", "calls_per_trainer"),
+    [(1, ASYNC, 32), (3, ASYNC, 10), (8, ASYNC, 4), (100, ASYNC, 4), (1, Sync(), 4)],
+)
+def test_trainer_has_the_more_calls_in_flight_the_shorter_they_are(
+    steps_each: int, rule: Consistency, calls_per_trainer: int
+) -> None:
+    coordinator: Any = Coordinator(late=None)
+    coordinator.strategy = SimpleNamespace(consistency=rule)
+    reports = ClusterExecutor(coordinator).run_once(step, DATA, None, steps_each)
+    in_flight = [len(coordinator.near) - number for number, _ in enumerate(reports)]
+    assert in_flight[0] == calls_per_trainer * coordinator.num_trainers
 
 
 def test_elements_left_by_calls_that_end_early_are_dealt_again() -> None:

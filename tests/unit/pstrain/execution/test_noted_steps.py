@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 
 import dataservice as ds
 import pstrain as ps
+from pstrain.consistency import ASYNC
 from pstrain.coordinator.decide import DecidedClosure
 from pstrain.coordinator.lost_trainers import LostRunNotes, settle_servers
 from pstrain.coordinator.per_worker import PerWorkerDataset
@@ -177,6 +179,7 @@ class Coordinator:
     """A coordinator that runs closures at once; some lose their trainer after a step or more."""
 
     num_trainers = 1
+    strategy = SimpleNamespace(consistency=ASYNC)
 
     def __init__(self, lost: dict[int, int]) -> None:
         self._lost, self._elements = lost, iter(range(1_000))
