@@ -1,46 +1,43 @@
 """The streams that a worker serves, and the producers that the streams read from.
 
-Responsible for starting, sharing and closing producers. Knows leases, pipelines and the channel to
-a reader, but not how leases or elements are transported. A DYNAMIC stream has a producer of its own
-unless trainers read from a cache; all other streams of an iteration share one producer.
-Invariant: a producer is in the table exactly while it may still produce.
+Responsible for starting, sharing and closing producers. Knows pipelines and the channel to a
+reader, but not what a producer is made of, nor how elements are transported. A DYNAMIC stream has a
+producer of its own unless trainers read from a cache; all other streams of an iteration share one.
+Invariant: a producer leaves the table only to be closed.
 """
 
 from __future__ import annotations
 
-import logging
-import math
 import threading
 import time
 from collections import deque
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from dataservice.config import WorkerConfig
-from dataservice.dataset.division.static_sharding import Share
 from dataservice.errors import (
     DataServiceError,
-    FailedPreconditionError,
     InvalidArgumentError,
     UnavailableError,
     UserFunctionError,
 )
 from dataservice.job_options import JobOptions
 from dataservice.vocabulary import ShardingPolicy
-from dataservice.worker.cached_task import CachedFrames, CachedTask
-from dataservice.worker.dispatcher_link import DispatcherLink, StreamLeases
+from dataservice.worker.cached_task import CachedTask
+from dataservice.worker.dispatcher_link import DispatcherLink
 from dataservice.worker.failures import clearing_locals
 from dataservice.worker.flow_control import await_close, await_confirmation, send_frames
-from dataservice.worker.leases import LeaseFeed
-from dataservice.worker.outgoing import Channel, Frame, FrameBuffer, Sink
+from dataservice.worker.outgoing import Channel, Frame, FrameBuffer
 from dataservice.worker.pipelines import Pipelines
 from dataservice.worker.producer import WindowProducer
+from dataservice.worker.producer_factory import Command, ProducerFactory
 from dataservice.worker.producer_table import ProducerTable
 from dataservice.worker.production import ProducerCounters
 from dataservice.worker.rounds import RoundProducer, serve_rounds
 from dataservice.worker.task import Pipeline
-from dataservice.worker.task_producer import BOOKMARK_EVERY_S, TaskProducer, tasks_of
+from dataservice.worker.task_producer import TaskProducer
 
-logger = logging.getLogger(__name__)
+Shared = TypeVar("Shared", bound=WindowProducer[Any] | TaskProducer | CachedTask | RoundProducer)
 
 STOP_TIMEOUT_S = 2.0
 # A reader with no more credit than this buffers next to nothing; it gets one element per frame.
@@ -57,9 +54,8 @@ class WorkerService:
         self.worker_id = ""
         self._place = (0, 0)
         self.address = address
-        self._config = config
-        self._link = link
         self.pipelines = Pipelines(link, allow_functions=config.allow_functions)
+        self._factory = ProducerFactory(config, link, self.is_stopped)
         self._lock = threading.Lock()
         self._producers = ProducerTable()
         self._stopped = False
@@ -128,7 +124,7 @@ class WorkerService:
 
     # Streams
 
-    def stream(self, command: dict[str, Any], channel: Channel) -> None:
+    def stream(self, command: Command, channel: Channel) -> None:
         """Sends a reader its elements until the end. Runs on the stream's own thread."""
         try:
             # A producer keeps the error that it ended with for the next reader, and raises it here.
@@ -143,12 +139,12 @@ class WorkerService:
         except KeyError as error:
             raise InvalidArgumentError(f"the command lacks {error}") from error
 
-    def _serve(self, command: dict[str, Any], channel: Channel) -> None:
+    def _serve(self, command: Command, channel: Channel) -> None:
         if command.get("trainer"):
             self._stream_cached(command, channel)
         elif command["options"]["num_consumers"]:
-            consumer = int(command["consumer"])
-            serve_rounds(self._shared_rounds(command).frames, consumer, channel)
+            rounds = self._shared(command, (RoundProducer,), self._factory.rounds)
+            serve_rounds(rounds.frames, int(command["consumer"]), channel)
         elif ShardingPolicy(command["policy"]) is ShardingPolicy.DYNAMIC:
             self._stream_windows(command, channel)
             await_close(channel)
@@ -157,7 +153,7 @@ class WorkerService:
         else:
             self._stream_task(command, channel)
 
-    def _stream_windows(self, command: dict[str, Any], channel: Channel) -> None:
+    def _stream_windows(self, command: Command, channel: Channel) -> None:
         key = (command["iteration"], command["reader"])
         credit = int(command["credit"])
         producer = self._new_windows(key, command, run=credit if credit > _LEAST_CREDIT else 1)
@@ -168,14 +164,11 @@ class WorkerService:
             self._drop_windows(key, producer)
 
     def _new_windows(
-        self, key: tuple[str, str], command: dict[str, Any], run: int
+        self, key: tuple[str, str], command: Command, run: int
     ) -> WindowProducer[FrameBuffer]:
         pipeline = self._pipeline(command)
-        buffer_bytes = self._config.buffer_bytes
         with self._lock:
-            frames = FrameBuffer(max(1, buffer_bytes // 2), pipeline.compression)
-            worker_id = self._check_identity(command)
-            producer = self._producer_of(key, worker_id, pipeline, frames, run)
+            producer = self._factory.windows(key, pipeline, self._check_identity(command), run)
             older = self._producers.replace_windows(key, producer)
         if older is not None:
             # The reader may still listen to the older stream, and would take a normal end of it
@@ -184,36 +177,13 @@ class WorkerService:
             older.close()
         return producer
 
-    def _producer_of(
-        self, key: tuple[str, str], worker_id: str, pipeline: Pipeline, frames: Sink, run: int = 1
-    ) -> WindowProducer[Sink]:
-        threads = self._config.pipeline_threads
-        name = f"producer {'/'.join(key)}"
-        leases = StreamLeases(self._link, worker_id, *key)
-        feed = LeaseFeed(
-            lambda count, wait_s: leases.ask(count, wait_s, producer.is_closed),
-            leases.give_back,
-            ahead=threads + 1,
-            name=name,
-        )
-        producer = WindowProducer(
-            feed,
-            pipeline,
-            frames,
-            threads=threads,
-            buffer_bytes=self._config.buffer_bytes,
-            name=name,
-            run=run,
-        )
-        return producer
-
     def _drop_windows(self, key: tuple[str, str], producer: WindowProducer[FrameBuffer]) -> None:
         producer.close()
         with self._lock:
             self._producers.drop_windows(key, producer)
 
-    def _stream_task(self, command: dict[str, Any], channel: Channel) -> None:
-        producer = self._shared_task(command)
+    def _stream_task(self, command: Command, channel: Channel) -> None:
+        producer = self._shared(command, (TaskProducer,), self._factory.task)
         unconfirmed: deque[Frame] = deque()
         came_to_end = False
         producer.begin_stream()
@@ -224,111 +194,39 @@ class WorkerService:
         finally:
             producer.end_stream(unconfirmed, came_to_end=came_to_end)
 
-    def _record_taken(self, command: dict[str, Any]) -> None:
+    def _record_taken(self, command: Command) -> None:
         with self._lock:
             self._check_identity(command)
             producer = self._producers.tasks.get(command["iteration"])
         if isinstance(producer, TaskProducer):
             producer.record_taken((int(task), int(row)) for task, row in command["taken"])
 
-    def _shared_task(self, command: dict[str, Any]) -> TaskProducer:
-        pipeline = self._pipeline(command)
-        iteration = command["iteration"]
-        with self._lock:
-            worker_id = self._check_identity(command)
-            producer = self._producers.tasks.get(iteration)
-            if not isinstance(producer, TaskProducer):
-                share = self._share(command)
-                producer = TaskProducer(
-                    pipeline,
-                    epoch=int(command["epoch"]),
-                    buffer_bytes=self._config.buffer_bytes,
-                    name=f"task {iteration}",
-                    on_drained=lambda: self._finish_task(worker_id, iteration),
-                    share=share,
-                    tasks=tasks_of(
-                        command.get("tasks"),
-                        None if share is None else share.index,
-                        command.get("bookmarks") or {},
-                        worker_id=worker_id,
-                        varied=bool(command.get("varied")),
-                    ),
-                    # A reader that sends no bookmarks cannot handle them either.
-                    bookmark_every_s=BOOKMARK_EVERY_S if "bookmarks" in command else math.inf,
-                )
-                self._producers.tasks[iteration] = producer
-                producer.start()
-            return producer
-
-    def _stream_cached(self, command: dict[str, Any], channel: Channel) -> None:
+    def _stream_cached(self, command: Command, channel: Channel) -> None:
         """Sends a trainer the elements that it has not had until the reader goes; never ends."""
-        frames = self._cached_frames(command).of_trainer(str(command["trainer"]))
+        producer = self._shared(command, (WindowProducer, CachedTask), self._factory.cached)
+        frames = producer.frames.of_trainer(str(command["trainer"]))
         send_frames(frames, channel, int(command["credit"]))
 
-    def _cached_frames(self, command: dict[str, Any]) -> CachedFrames:
-        """Returns the cache that all trainers of an iteration read; starts a producer if needed."""
+    def _shared(
+        self,
+        command: Command,
+        kinds: tuple[type[Any], ...],
+        make: Callable[[Command, Pipeline, str, tuple[int, int]], Shared],
+    ) -> Shared:
+        """Returns the producer that all streams of an iteration read; starts one if needed."""
         pipeline = self._pipeline(command)
         iteration = command["iteration"]
         with self._lock:
             worker_id = self._check_identity(command)
-            producer = self._producers.tasks.get(iteration)
-            if producer is not None and isinstance(producer.frames, CachedFrames):
-                return producer.frames
-            frames = CachedFrames(self._config.cache_bytes, pipeline.compression)
-            if ShardingPolicy(command["policy"]) is ShardingPolicy.DYNAMIC:
-                # Its windows are leased for all trainers together, so without a reader's id.
-                producer = self._producer_of((iteration, ""), worker_id, pipeline, frames)
-            else:
-                name = f"task {iteration}"
-                producer = CachedTask(
-                    pipeline, frames, name=name, share=self._share(command), variant=worker_id
-                )
-            self._producers.tasks[iteration] = producer
-            producer.start()
-            return frames
-
-    def _shared_rounds(self, command: dict[str, Any]) -> RoundProducer:
-        pipeline = self._pipeline(command)
-        iteration = command["iteration"]
-        with self._lock:
-            worker_id = self._check_identity(command)
-            producer = self._producers.tasks.get(iteration)
-            if not isinstance(producer, RoundProducer):
-                producer = RoundProducer(
-                    pipeline,
-                    epoch=int(command["epoch"]),
-                    consumers=int(command["options"]["num_consumers"]),
-                    buffer_bytes=self._config.buffer_bytes,
-                    name=f"rounds {iteration}",
-                    variant=worker_id,
-                )
+            producer: Any = self._producers.tasks.get(iteration)
+            if not isinstance(producer, kinds):
+                producer = make(command, pipeline, worker_id, self._place)
                 self._producers.tasks[iteration] = producer
                 producer.start()
-            return producer
+            found: Shared = producer
+            return found
 
-    def _share(self, command: dict[str, Any]) -> Share | None:
-        """Returns this worker's static share of an iteration; None unless the policy is static.
-
-        FailedPreconditionError if the iteration is divided for a list of another length.
-        """
-        policy = ShardingPolicy(command["policy"])
-        if not policy.is_static:
-            return None
-        index, places = self._place
-        if int(command["shards"]) != places:
-            raise FailedPreconditionError(
-                f"the iteration is divided by {command['shards']}, and the list of workers has "
-                f"{places} places; start a new iteration"
-            )
-        return Share(policy, index, places, str(command["listing"]))
-
-    def _finish_task(self, worker_id: str, iteration: str) -> None:
-        try:
-            self._link.finish_task(worker_id, iteration, self.is_stopped)
-        except DataServiceError as error:
-            logger.warning("could not report the end of %s: %s", iteration, error)
-
-    def _check_identity(self, command: dict[str, Any]) -> str:
+    def _check_identity(self, command: Command) -> str:
         """Returns the worker's id; UnavailableError if the stream was opened for another id.
 
         A stream for an earlier id would get leases that nobody waits for.
@@ -341,7 +239,7 @@ class WorkerService:
             )
         return self.worker_id
 
-    def _pipeline(self, command: dict[str, Any]) -> Pipeline:
+    def _pipeline(self, command: Command) -> Pipeline:
         # First, because after a rejoin the same dataset id may stand for another plan.
         self._check_identity(command)
         options = JobOptions.from_json(command.get("options", {}))

@@ -35,8 +35,14 @@ from dataservice.dispatcher import (
 )
 from dataservice.dispatcher.plans import WindowPlan
 from dataservice.sharding import Split
-from dataservice.worker import dispatcher_link, leases, membership, producer, rebatch
-from dataservice.worker import service as worker_service
+from dataservice.worker import (
+    dispatcher_link,
+    leases,
+    membership,
+    producer,
+    producer_factory,
+    rebatch,
+)
 from tests.simulation import stage
 from tests.simulation.base_scenario import FAULTS_UNTIL_S, Outcome, ServiceScenario
 from tests.simulation.checker import Checker
@@ -351,7 +357,7 @@ def staged() -> Iterator[None]:
         patch.setattr(joined_iteration, "decode_schema", lambda schema: schema)
         patch.setattr(worker_stream, "decode_batch", stage.decode_rows)
         patch.setattr(dispatcher_link, "RpcClient", stage.Rpc)
-        patch.setattr(worker_service, "FrameBuffer", stage.Frames)
+        patch.setattr(producer_factory, "FrameBuffer", stage.Frames)
         patch.setattr(leases, "LONG_POLL_S", stage.LONG_POLL_S)
         quiet = (
             client_reader,
@@ -360,7 +366,7 @@ def staged() -> Iterator[None]:
             soft_state,
             leases,
             membership,
-            worker_service,
+            producer_factory,
         )
         for module in quiet:
             patch.setattr(module.logger, "disabled", True)

@@ -103,7 +103,7 @@ def headers_sent(told: dict[str, Any]) -> list[Header]:
 
 @pytest.fixture(autouse=True)
 def _bookmarks_with_each_element(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dataservice.worker.service.BOOKMARK_EVERY_S", 0.0)
+    monkeypatch.setattr("dataservice.worker.producer_factory.BOOKMARK_EVERY_S", 0.0)
 
 
 def test_bookmark_is_sent_before_its_rows() -> None:
