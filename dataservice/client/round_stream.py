@@ -11,8 +11,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from dataservice.client.worker_stream import SILENCE_S, WorkerStream
-from dataservice.errors import UnavailableError
+from dataservice.client.worker_stream import WorkerStream
 from dataservice.runtime.exchanges.transport import AnyExchange
 from dataservice.runtime.threads import RECHECK_S
 from dataservice.wire.elements import Ask, FrameKind, pack_asks, unpack
@@ -49,9 +48,7 @@ class RoundStream(WorkerStream):
                 due += sum(ask.end - ask.first for ask in asks)
             if not due:
                 continue
-            message = exchange.recv(SILENCE_S)
-            if message is None:
-                raise UnavailableError(f"worker {self.address} ended its stream early")
+            message = self._next_message(exchange)
             header = unpack(message.header)
             if header.kind is FrameKind.DATA:
                 due -= 1

@@ -215,7 +215,7 @@ def staged() -> Iterator[None]:
             patch.setattr(module, "StoppableThread", nodes.Thread)
         patch.setattr(joined_iteration, "DispatcherConnection", nodes.Connection)
         patch.setattr(joined_iteration, "decode_schema", lambda _schema: nodes.SCHEMA)
-        patch.setattr(round_stream, "SILENCE_S", SILENCE_S)
+        patch.setattr(worker_stream, "SILENCE_S", SILENCE_S)
         for module in (round_reader, wait_limits):
             patch.setattr(module.logger, "disabled", True)
         patch.setattr(worker_stream, "open_exchange", nodes.open_exchange)
