@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
 
-from dataservice.client import quarantine, wait_limits
+from dataservice.client import quarantine
 from dataservice.client.buffer import ElementBuffer
 from dataservice.client.cutting import TakenElement, cut, new_rows
 from dataservice.client.joined_iteration import RELEASE_TIMEOUT_S, JoinedIteration
@@ -27,6 +27,7 @@ from dataservice.client.statistics import ReadStatistics
 from dataservice.client.streams import StreamTable, stop_threads
 from dataservice.client.targets import Targets
 from dataservice.client.tasks import TaskMark, TaskTracker
+from dataservice.client.wait_limits import ReaderWaits
 from dataservice.client.worker_stream import StreamEvents, WorkerStream, failure_of
 from dataservice.config import DEFAULT_BUFFER_BYTES, DEFAULT_DISPATCHER_TIMEOUT_MS
 from dataservice.dataset.columns import encoded_bytes
@@ -85,11 +86,8 @@ class ServiceReader:
         self._session = self._new_session()
         # Taken before `_lock`, so that elements enter the buffer in their order.
         self._emitting = threading.Lock()
-        self._missing_workers = wait_limits.MissingWorkersWait(spec.timeout_s)
-        self._awaited_positions = wait_limits.PositionsWait(spec.timeout_s)
         here = socket.gethostname() if self._targets.only_local else None
-        self._no_worker = wait_limits.NoWorkerWait(spec.target, spec.timeout_s, here)
-        self._unreachable = wait_limits.UnreachableWorkersWait(spec.timeout_s)
+        self._waits = ReaderWaits(spec.target, spec.timeout_s, here)
         self._thread = StoppableThread(
             self._synchronise,
             owner=f"reader {self.iteration.reader_id}",
@@ -377,17 +375,17 @@ class ServiceReader:
 
     def _absence(self, reply: pb.SyncReply) -> DataServiceError | None:
         """Returns the error to fail with if workers or other readers were missing for too long."""
-        now_s, missing = time.monotonic(), reply.missing_workers
         with self._lock:
             waits = self._session.is_waited_on()
-            waits_to_begin = waits and not reply.ended and not missing
-            starving = waits_to_begin and not self._session.workers.addresses
+            has_workers = bool(self._session.workers.addresses)
             unreachable = self._session.out_of_reach() if waits else {}
-        return (
-            self._missing_workers.check(missing, now_s)
-            or self._awaited_positions.check(reply.awaited_readers, now_s)
-            or self._no_worker.check(starving, now_s)
-            or self._unreachable.check(unreachable, self.statistics.rows, now_s)
+        return self._waits.check(
+            reply,
+            waits=waits,
+            has_workers=has_workers,
+            unreachable=unreachable,
+            rows=self.statistics.rows,
+            now_s=time.monotonic(),
         )
 
     def _wake_if_idle(self) -> None:

@@ -13,6 +13,7 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 
 from dataservice.errors import DeadlineExceededError, UnavailableError
+from dataservice.wire import dispatcher_pb2 as pb
 
 logger = logging.getLogger(__name__)
 
@@ -149,6 +150,43 @@ class UnreachableWorkersWait:
             self._reminded_s = now_s
             logger.warning("waiting: %s", _unreached(unreachable))
         return None
+
+
+class ReaderWaits:
+    """All waits of a reader that is no consumer of coordinated reads.
+
+    With a `host` only workers on that host are read from.
+    """
+
+    def __init__(self, target: str, timeout_s: float, host: str | None = None) -> None:
+        self._missing_workers = MissingWorkersWait(timeout_s)
+        self._positions = PositionsWait(timeout_s)
+        self._no_worker = NoWorkerWait(target, timeout_s, host)
+        self._unreachable = UnreachableWorkersWait(timeout_s)
+
+    def check(
+        self,
+        reply: pb.SyncReply,
+        *,
+        waits: bool,
+        has_workers: bool,
+        unreachable: Mapping[str, str],
+        rows: int,
+        now_s: float,
+    ) -> DeadlineExceededError | UnavailableError | None:
+        """Notes what the dispatcher says is missing; returns an error if it was so for too long.
+
+        `waits`: a taker waits and there is no element for it. `unreachable`, empty unless one
+        waits, and `rows` are as in `UnreachableWorkersWait.check`.
+        """
+        missing = reply.missing_workers
+        starving = waits and not has_workers and not reply.ended and not missing
+        return (
+            self._missing_workers.check(missing, now_s)
+            or self._positions.check(reply.awaited_readers, now_s)
+            or self._no_worker.check(starving, now_s)
+            or self._unreachable.check(unreachable, rows, now_s)
+        )
 
 
 class MissingConsumersWait:

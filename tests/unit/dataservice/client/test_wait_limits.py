@@ -6,8 +6,14 @@ import logging
 
 import pytest
 
-from dataservice.client.wait_limits import MissingWorkersWait, NoWorkerWait, UnreachableWorkersWait
+from dataservice.client.wait_limits import (
+    MissingWorkersWait,
+    NoWorkerWait,
+    ReaderWaits,
+    UnreachableWorkersWait,
+)
 from dataservice.errors import DeadlineExceededError, UnavailableError
+from dataservice.wire import dispatcher_pb2 as pb
 
 
 def test_missing_workers_are_warned_of_at_once_and_then_periodically(
@@ -99,3 +105,61 @@ def test_unreachable_workers_time_out_only_if_no_rows_came() -> None:
     wait = UnreachableWorkersWait(5.0)
     assert wait.check(UNREACHABLE, 3, 100.0) is None
     assert wait.check(UNREACHABLE, 3, 200.0) is None
+
+
+def error_after_waiting(
+    reply: pb.SyncReply,
+    *,
+    waits: bool = True,
+    has_workers: bool = True,
+    unreachable: dict[str, str] | None = None,
+) -> str:
+    """Returns the error of a reader to which this lasts 5 s, its time-out; "" if there is none."""
+    reader = ReaderWaits("host:5050", 5.0)
+    errors = [
+        reader.check(
+            reply,
+            waits=waits,
+            has_workers=has_workers,
+            unreachable=unreachable or {},
+            rows=0,
+            now_s=now_s,
+        )
+        for now_s in (0.0, 5.0)
+    ]
+    assert errors[0] is None
+    return "" if errors[1] is None else str(errors[1])
+
+
+@pytest.mark.parametrize(
+    ("reply", "unreachable", "named"),
+    [
+        (pb.SyncReply(missing_workers=["worker 0"]), {}, "worker 0 has been missing for 5 s"),
+        (pb.SyncReply(awaited_readers=["reader-1"]), {}, "positions of readers reader-1 were not"),
+        (pb.SyncReply(), UNREACHABLE, "cannot be reached from here"),
+    ],
+)
+def test_reader_is_told_what_it_has_waited_for(
+    reply: pb.SyncReply, unreachable: dict[str, str], named: str
+) -> None:
+    assert named in error_after_waiting(reply, unreachable=unreachable)
+
+
+@pytest.mark.parametrize(
+    ("reply", "waits", "fails"),
+    [
+        (pb.SyncReply(), True, True),
+        (pb.SyncReply(), False, False),
+        (pb.SyncReply(ended=True), True, False),
+    ],
+)
+def test_reader_misses_workers_only_while_it_waits_for_rows_that_are_left(
+    reply: pb.SyncReply, waits: bool, fails: bool
+) -> None:
+    error = error_after_waiting(reply, waits=waits, has_workers=False)
+    assert ("no data worker is registered" in error) == fails == bool(error)
+
+
+def test_reader_that_misses_workers_of_the_list_is_not_told_that_there_is_none() -> None:
+    reply = pb.SyncReply(missing_workers=["worker 0"])
+    assert "worker 0" in error_after_waiting(reply, has_workers=False)
