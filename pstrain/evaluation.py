@@ -18,7 +18,7 @@ from dataservice.runtime.arguments import check_optional, integer_at_least
 from pstrain.callbacks.base import Callback, CallbackList, check_verbose
 from pstrain.execution.choice import executor_of
 from pstrain.execution.data import as_source, can_be_dealt, check_end, no_rows, warn_of_end
-from pstrain.execution.executor import Report, take
+from pstrain.execution.executor import Report, Steps, take
 from pstrain.features.weighting import Weighting, with_weights
 from pstrain.metrics.grouping import Grouping
 from pstrain.metrics.mean import TrainedLoss
@@ -58,7 +58,7 @@ def evaluate(
     trainer go to the others. Trainers read the data of other dataset functions by themselves: if a
     trainer is lost, what it was reading is left out.
     """
-    _check_steps(steps, steps_per_execution)
+    wanted = _checked_steps(steps, steps_per_execution)
     verbose = check_verbose(verbose)
     executor = executor_of(model, distributed)
     data, column = with_weights(data, sample_weight)
@@ -72,7 +72,7 @@ def evaluate(
     step = EvaluateSteps(model, metrics, weighted, Weighting(column), Grouping(metrics))
     source = as_source(data, batch_size)
     check_end(source, steps, "steps=")
-    with closing(executor.run_once(step, source, steps, steps_per_execution)) as reports:
+    with closing(executor.run_once(step, source, wanted)) as reports:
         for report in reports:
             examples += report["examples"]
             for mine, theirs in zip(merged, report["states"], strict=True):
@@ -153,7 +153,7 @@ def predict(
     as in a server, ``model.predict_on_batch(rows)`` takes a quarter of the time. Prints a line at
     the end unless ``verbose`` is 0.
     """
-    _check_steps(steps, steps_per_execution)
+    wanted = _checked_steps(steps, steps_per_execution)
     verbose = check_verbose(verbose)
     source = as_source(data, batch_size)
     check_end(source, steps, "steps=")
@@ -165,7 +165,7 @@ def predict(
     started_s = time.perf_counter()
     parts: list[NDArray[np.float32]] = []
     step = PredictSteps(model)
-    run = executor.run_once(step, source, steps, steps_per_execution, is_in_order=True)
+    run = executor.run_once(step, source, wanted, is_in_order=True)
     with closing(run) as reports:
         for report in reports:
             before = len(parts)
@@ -198,9 +198,9 @@ class PredictSteps:
         }
 
 
-def _check_steps(steps: int | None, steps_per_execution: int) -> None:
+def _checked_steps(steps: int | None, steps_per_execution: int) -> Steps:
     check_optional(1, steps=steps)
-    integer_at_least(steps_per_execution, 1, "steps_per_execution")
+    return Steps(steps, integer_at_least(steps_per_execution, 1, "steps_per_execution"))
 
 
 def _hooks(

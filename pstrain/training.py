@@ -28,6 +28,7 @@ from pstrain.execution.data import (
     split_rows,
     warn_of_end,
 )
+from pstrain.execution.executor import Steps
 from pstrain.execution.progress import History, Progress
 from pstrain.execution.resumption import recovery
 from pstrain.features.weighting import Weighting, with_weights
@@ -164,15 +165,13 @@ class Loop:
         """Runs what is left of the current epoch, or of the current pass if that ends first."""
         progress, hooks = self._progress, self._hooks
         self._is_stopped = False
-        reports = self._executor.run(
-            self._step,
-            progress.iterator(),
+        steps = Steps(
             self._plan.steps_per_epoch,
             self._plan.steps_per_call,
             done=progress.totals.steps,
             is_stopped=lambda: self._is_stopped,
         )
-        for report in reports:
+        for report in self._executor.run(self._step, progress.iterator(), steps):
             if report["steps"]:
                 before = progress.totals.steps
                 progress.totals.add(report)

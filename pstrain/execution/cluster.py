@@ -7,7 +7,7 @@ over, its steps are done or it is stopped, and each of its calls has ended and w
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from typing import Any, Final
 
 from pstrain.consistency import Sync
@@ -20,7 +20,7 @@ from pstrain.errors import CancelledError, DeadlineExceededError
 from pstrain.execution.calls import Calls, DealtCalls, SharedCalls
 from pstrain.execution.data import can_be_dealt, is_dealt
 from pstrain.execution.dealing import DealtDataset, DealtPass, in_order
-from pstrain.execution.executor import NotingFunction, Report, StepFunction, never, share_of
+from pstrain.execution.executor import NotingFunction, Report, StepFunction, Steps
 from pstrain.execution.in_flight import InFlightCalls
 from pstrain.strategy.input_sharding import AutoShardPolicy, DistributedDataset
 
@@ -77,53 +77,34 @@ class ClusterExecutor:
             data = DistributedDataset(data, AutoShardPolicy.DATA)
         return self._coordinator.create_per_worker_dataset(data, first_epoch=first_epoch)
 
-    def run(
-        self,
-        function: StepFunction,
-        iterator: Any,
-        steps: int | None,
-        steps_per_execution: int,
-        done: int = 0,
-        is_stopped: Callable[[], bool] = never,
-    ) -> Iterator[Report]:
+    def run(self, function: StepFunction, iterator: Any, steps: Steps) -> Iterator[Report]:
         calls: Calls
         if isinstance(iterator, DealtPass):
             calls = DealtCalls(self._coordinator, function, iterator)
         else:
             shares = self._has_shares
             calls = SharedCalls(self._coordinator, function, iterator, has_shares=shares)
-        given = (function, calls, steps, steps_per_execution, done, is_stopped)
-        return (report for _, report in self._run(*given))
+        return (report for _, report in self._run(function, calls, steps))
 
     def _run(
-        self,
-        function: StepFunction,
-        calls: Calls,
-        steps: int | None,
-        steps_per_execution: int,
-        done: int = 0,
-        is_stopped: Callable[[], bool] = never,
+        self, function: StepFunction, calls: Calls, steps: Steps
     ) -> Iterator[tuple[Any, Report]]:
         """Yields each call with its report, in the order in which calls end."""
         in_flight: InFlightCalls[Any] = InFlightCalls(
-            self._room(steps_per_execution), self._coordinator.has_ready_trainer
+            self._room(steps.per_call), self._coordinator.has_ready_trainer
         )
         self._in_flight, self._function, self.is_at_end = in_flight, function, False
-        promised = done
-
-        def wants_more() -> bool:
-            return not is_stopped() and (steps is None or promised < steps)
-
+        promised = steps.done
         while True:
             is_over = calls.is_over()
-            while not is_over and wants_more() and in_flight.has_room:
-                value, call = calls.schedule(share_of(steps, promised, steps_per_execution))
+            while not is_over and steps.wants_more(promised) and in_flight.has_room:
+                value, call = calls.schedule(steps.next_call(promised))
                 in_flight.add(value, call)
                 promised += call.length
                 is_over = calls.is_over()
             if not in_flight:
                 break
-            ended = in_flight.next_ended(or_room=not is_over and wants_more())
+            ended = in_flight.next_ended(or_room=not is_over and steps.wants_more(promised))
             if ended is None:
                 continue
             value, call = ended
@@ -135,19 +116,18 @@ class ClusterExecutor:
         if is_over:
             calls.end_pass()
 
-    def _room(self, steps_per_execution: int) -> int:
+    def _room(self, steps_per_call: int) -> int:
         """Returns how many calls may be in flight."""
         calls = _CALLS_PER_TRAINER
         if not isinstance(self._coordinator.strategy.consistency, Sync):
-            calls = max(calls, _STEPS_PER_TRAINER // steps_per_execution)
+            calls = max(calls, _STEPS_PER_TRAINER // steps_per_call)
         return calls * self._coordinator.num_trainers
 
     def run_once(
         self,
         function: StepFunction,
         data: Any,
-        steps: int | None,
-        steps_per_execution: int,
+        steps: Steps,
         *,
         is_in_order: bool = False,
     ) -> Generator[Report, None, None]:
@@ -162,9 +142,9 @@ class ClusterExecutor:
         try:
             if is_in_order and isinstance(elements, DealtPass):
                 calls = DealtCalls(self._coordinator, function, elements)
-                yield from in_order(self._run(function, calls, steps, steps_per_execution))
+                yield from in_order(self._run(function, calls, steps))
             else:
-                yield from self.run(function, elements, steps, steps_per_execution)
+                yield from self.run(function, elements, steps)
         except (KeyboardInterrupt, GeneratorExit):
             # Else they would fail without the elements, which the next schedule would raise.
             self.give_up()

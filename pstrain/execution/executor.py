@@ -11,6 +11,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -60,6 +61,29 @@ def never() -> bool:
     return False
 
 
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """The steps of a run, up to ``total`` (None: to the end of the data), ``done`` included.
+
+    ``done``: those that were made before. ``per_call``: how many one call of the function makes.
+    Once ``is_stopped``, which is checked after each report, no more calls begin; those under way
+    still end, and are reported.
+    """
+
+    total: int | None = None
+    per_call: int = 1
+    done: int = 0
+    is_stopped: Callable[[], bool] = never
+
+    def wants_more(self, made: int) -> bool:
+        """True if another call is to begin after ``made`` steps."""
+        return not self.is_stopped() and (self.total is None or made < self.total)
+
+    def next_call(self, made: int) -> int:
+        """Returns how many steps the call makes that begins after ``made`` steps."""
+        return self.per_call if self.total is None else min(self.per_call, self.total - made)
+
+
 class TrainedValues(Protocol):
     """The values that functions train, which may be lost with a parameter server and restored."""
 
@@ -103,20 +127,8 @@ class Executor(Protocol):
         ``data`` that is such a handle already is returned as it is, and keeps its own epoch.
         """
 
-    def run(
-        self,
-        function: StepFunction,
-        iterator: Any,
-        steps: int | None,
-        steps_per_execution: int,
-        done: int = 0,
-        is_stopped: Callable[[], bool] = never,
-    ) -> Iterator[Report]:
-        """Yields reports in the order in which calls end; ``done`` steps were done before.
-
-        Once ``is_stopped``, which is checked after each report, no more calls begin; those under
-        way still end, and are reported.
-        """
+    def run(self, function: StepFunction, iterator: Any, steps: Steps) -> Iterator[Report]:
+        """Makes ``steps``; yields the calls' reports in the order in which the calls end."""
 
     def unreported(self) -> list[Report]:
         """Returns the reports of the current :meth:`run` that have arrived and were not yielded."""
@@ -125,22 +137,16 @@ class Executor(Protocol):
         self,
         function: StepFunction,
         data: Any,
-        steps: int | None,
-        steps_per_execution: int,
+        steps: Steps,
         *,
         is_in_order: bool = False,
     ) -> Generator[Report, None, None]:
-        """Makes one pass over the first ``steps`` elements (None: all); yields the calls' reports.
+        """Makes ``steps`` in one pass over the data; yields the calls' reports.
 
         ``is_in_order``: yields them in the order of the elements, if trainers share such an order.
         If the generator is closed or interrupted before its end, the calls that it has scheduled
         are cancelled.
         """
-
-
-def share_of(steps: int | None, done: int, steps_per_execution: int) -> int:
-    """Returns how many of the remaining steps (None: no limit) one call of the function takes."""
-    return steps_per_execution if steps is None else min(steps_per_execution, steps - done)
 
 
 def take(iterator: Any, steps: int) -> Iterator[tuple[Any, float]]:

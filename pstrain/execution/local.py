@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import dataservice
 from pstrain.errors import InvalidArgumentError, UnimplementedError
-from pstrain.execution.executor import Report, StepFunction, never, share_of
+from pstrain.execution.executor import Report, StepFunction, Steps
 from pstrain.trainer.context import InputContext
 from pstrain.trainer.resources import TrainerIterator, open_dataset
 
@@ -157,37 +157,21 @@ class LocalExecutor:
         context = InputContext() if self._worker is None else self._worker.input_context
         return _Epochs(data, context, first_epoch)
 
-    def run(
-        self,
-        function: StepFunction,
-        iterator: Any,
-        steps: int | None,
-        steps_per_execution: int,
-        done: int = 0,
-        is_stopped: Callable[[], bool] = never,
-    ) -> Iterator[Report]:
+    def run(self, function: StepFunction, iterator: Any, steps: Steps) -> Iterator[Report]:
         if self._worker is not None:
             self._worker.begin_steps()
-        for report in self._reports(function, iterator, steps, steps_per_execution, done):
+        for report in self._reports(function, iterator, steps):
             if self._worker is not None:
                 self._worker.advance(report["steps"])
             yield report
-            if is_stopped():
-                return
 
-    def _reports(
-        self,
-        function: StepFunction,
-        iterator: Any,
-        steps: int | None,
-        steps_per_execution: int,
-        done: int = 0,
-    ) -> Iterator[Report]:
+    def _reports(self, function: StepFunction, iterator: Any, steps: Steps) -> Iterator[Report]:
         """Yields the reports of one call after the other, until the steps or the data end."""
         self.is_at_end = False
-        while steps is None or done < steps:
-            report = self._call(function, iterator, share_of(steps, done, steps_per_execution))
-            done += report["steps"]
+        made = steps.done
+        while steps.wants_more(made):
+            report = self._call(function, iterator, steps.next_call(made))
+            made += report["steps"]
             self.is_at_end = report["ended"]
             yield report
             if report["ended"]:
@@ -208,14 +192,13 @@ class LocalExecutor:
         self,
         function: StepFunction,
         data: Any,
-        steps: int | None,
-        steps_per_execution: int,
+        steps: Steps,
         *,
         is_in_order: bool = False,  # noqa: ARG002
     ) -> Generator[Report, None, None]:
         iterator = iter(_Epochs(data, InputContext()))
         try:
-            yield from self._reports(function, iterator, steps, steps_per_execution)
+            yield from self._reports(function, iterator, steps)
         finally:
             iterator.close()
 

@@ -12,6 +12,7 @@ import pytest
 from dataservice import Dataset
 from pstrain.coordinator.remote_value import RemoteValue
 from pstrain.execution.cluster import ClusterExecutor
+from pstrain.execution.executor import Steps
 
 
 class Owner:
@@ -65,7 +66,7 @@ class Coordinator:
 def run(coordinator: Coordinator, after_first: Callable[[int], None]) -> None:
     executor = ClusterExecutor(coordinator)  # type: ignore[arg-type]
     shares = executor.dataset(Dataset.range(8).batch(2).cache())
-    for number, report in enumerate(executor.run(lambda *_: 0.0, shares, None, 8)):
+    for number, report in enumerate(executor.run(lambda *_: 0.0, shares, Steps(None, 8))):
         if not number:
             after_first(report["trainer"])
 
@@ -125,7 +126,7 @@ def test_late_trainer_does_not_delay_reports_of_other_trainers() -> None:
     coordinator: Any = CoordinatorWithLateTrainer()
     executor = ClusterExecutor(coordinator)
     shares = executor.dataset(Dataset.range(8).batch(2).cache())
-    told = [report["trainer"] for report in executor.run(lambda *_: 0.0, shares, None, 8)]
+    told = [report["trainer"] for report in executor.run(lambda *_: 0.0, shares, Steps(None, 8))]
     assert told[:30] == [0] * 30
     # A trainer at the end of its data is not asked again and again while another may have more.
     assert len(told) < 30 + 3 + 2 * 8
@@ -147,10 +148,10 @@ class CoordinatorWithUnevenShares(Coordinator):
 def test_pass_continues_until_every_trainer_has_exhausted_its_data() -> None:
     executor = ClusterExecutor(CoordinatorWithUnevenShares())  # type: ignore[arg-type]
     shares = executor.dataset(Dataset.range(8).batch(2).cache())
-    first = list(executor.run(lambda *_: 0.0, shares, 10, 4))
+    first = list(executor.run(lambda *_: 0.0, shares, Steps(10, 4)))
     assert sum(report["steps"] for report in first) == 10
     assert [report["ended"] for report in first if report["trainer"] == 0] != []
     assert not executor.is_at_end
-    rest = list(executor.run(lambda *_: 0.0, shares, 10, 4))
+    rest = list(executor.run(lambda *_: 0.0, shares, Steps(10, 4)))
     assert sum(report["steps"] for report in rest) == 4
     assert executor.is_at_end

@@ -20,6 +20,7 @@ from pstrain.execution.calls import End
 from pstrain.execution.cluster import ClusterExecutor
 from pstrain.execution.dealing import DealtDataset, DealtPass, Range
 from pstrain.execution.element_ranges import Bookmark, RangeReader
+from pstrain.execution.executor import Steps
 
 DATA = ds.Dataset.range(1_000).shuffle(64, seed=3).batch(4)  # 250 elements
 LATE, UNTIL = 2, 40
@@ -104,7 +105,7 @@ def test_late_range_delays_no_other_range_or_report(
     coordinator: Any = Coordinator()
     elements: DealtPass = iter(DealtDataset(DATA, coordinator))
     scheduled_when_heard, reports = [], []
-    for report in ClusterExecutor(coordinator).run(step, elements, None, 2):
+    for report in ClusterExecutor(coordinator).run(step, elements, Steps(None, 2)):
         scheduled_when_heard.append(len(coordinator.near))
         reports.append(report)
     late = 16  # rows
@@ -138,7 +139,7 @@ def test_trainer_has_the_more_calls_in_flight_the_shorter_they_are(
 ) -> None:
     coordinator: Any = Coordinator(late=None)
     coordinator.strategy = SimpleNamespace(consistency=rule)
-    reports = ClusterExecutor(coordinator).run_once(step, DATA, None, steps_each)
+    reports = ClusterExecutor(coordinator).run_once(step, DATA, Steps(None, steps_each))
     in_flight = [len(coordinator.near) - number for number, _ in enumerate(reports)]
     assert in_flight[0] == calls_per_trainer * coordinator.num_trainers
 
@@ -150,21 +151,21 @@ def test_elements_left_by_calls_that_end_early_are_dealt_again() -> None:
 
     for steps in (None, 101):
         coordinator: Any = Coordinator()
-        reports = list(ClusterExecutor(coordinator).run_once(two_at_most, DATA, steps, 7))
+        reports = list(ClusterExecutor(coordinator).run_once(two_at_most, DATA, Steps(steps, 7)))
         assert sorted(rows_of(reports)) == sorted(EXPECTED[: steps and steps * 4])
 
 
 def test_ordered_pass_reports_in_order_despite_late_range() -> None:
     coordinator: Any = Coordinator()
     executor = ClusterExecutor(coordinator)
-    reports = executor.run_once(step, DATA, None, 2, is_in_order=True)
+    reports = executor.run_once(step, DATA, Steps(None, 2), is_in_order=True)
     assert rows_of(reports) == EXPECTED
 
 
 def test_ordered_pass_stops_after_its_steps_despite_late_range() -> None:
     coordinator: Any = Coordinator()
     executor = ClusterExecutor(coordinator)
-    reports = executor.run_once(step, DATA, 101, 2, is_in_order=True)
+    reports = executor.run_once(step, DATA, Steps(101, 2), is_in_order=True)
     assert rows_of(reports) == EXPECTED[: 101 * 4]
 
 

@@ -19,7 +19,7 @@ from pstrain.coordinator.lost_trainers import LostRunNotes, settle_servers
 from pstrain.coordinator.per_worker import PerWorkerDataset
 from pstrain.coordinator.remote_value import RemoteValue
 from pstrain.execution.cluster import ClusterExecutor
-from pstrain.execution.executor import Note, NotingFunction, take
+from pstrain.execution.executor import Note, NotingFunction, Steps, take
 from pstrain.execution.on_trainers import OnRange, OnTrainer
 from pstrain.features.weighting import Weighting
 from pstrain.serialization import results
@@ -225,7 +225,7 @@ def test_remaining_steps_of_lost_trainer_are_made_by_another_closure() -> None:
     executor = ClusterExecutor(coordinator)
     iterator = iter(executor.dataset(lambda _context: ds.Dataset.range(1)))
     reports = []
-    for report in executor.run(SumOfNumbers(), iterator, 40, 8):
+    for report in executor.run(SumOfNumbers(), iterator, Steps(40, 8)):
         reports.append(report)
         assert all("sum" in each for each in executor.unreported())
     assert [report["steps"] for report in reports] == [8, 1, 8, 7, 8, 7, 1]
