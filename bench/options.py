@@ -1,6 +1,7 @@
 """The command-line options that several benchmarks share.
 
-Knows no benchmark. Invariant: an option means the same in each of them.
+Knows no benchmark. Uses the standard library only, since programs of other projects use it too, in
+their own interpreters. Invariant: an option means the same in each of them.
 """
 
 from __future__ import annotations

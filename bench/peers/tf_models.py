@@ -9,7 +9,6 @@ gradient. Run it with an interpreter that has TensorFlow. It trains in turns; se
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import math
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bench import model_batches as work
+from bench.options import new_parser
 from bench.peers import turns
 
 if TYPE_CHECKING:
@@ -207,11 +207,7 @@ def _update(variable: tf.Variable, sums: tf.Variable) -> dict[str, Any]:
 
 def main(argv: list[str] | None = None) -> None:
     """Runs the command line of the process that takes turns."""
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.peers.tf_models",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = new_parser("bench.peers.tf_models", __doc__, has_smoke=False)
     parser.add_argument("--kind", choices=work.KINDS, required=True, help="model to measure")
     parser.add_argument("--batch", type=int, required=True, help="rows in each batch")
     parser.add_argument("--width", type=int, required=True, help="size of an embedding")

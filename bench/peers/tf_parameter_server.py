@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench.columns import CATEGORICAL, DENSE
 from bench.data import HASH_BUCKETS, training_arrays
+from bench.options import add_common, new_parser
 from bench.peers import children
 
 if TYPE_CHECKING:
@@ -296,11 +297,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 def main(argv: list[str] | None = None) -> None:
     """Runs the command line; without `--role` as the parent that starts the other processes."""
-    parser = argparse.ArgumentParser(
-        prog=f"python -m {_MODULE}",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = new_parser(_MODULE, __doc__)
     parser.add_argument(
         "--workers", type=int, default=1, help="number of workers (default: %(default)s)"
     )
@@ -318,26 +315,12 @@ def main(argv: list[str] | None = None) -> None:
         "%(default)s)",
     )
     parser.add_argument(
-        "--seconds",
-        type=float,
-        default=8.0,
-        help="approximate seconds to measure for (default: %(default)s)",
-    )
-    parser.add_argument(
         "--threads",
         type=int,
         default=2,
         help="intra-op threads of each process (default: %(default)s)",
     )
-    parser.add_argument(
-        "--deadline-s",
-        type=float,
-        default=120.0,
-        help="seconds after which a run is given up (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--smoke", action="store_true", help="make a tiny run, to check that the benchmark works"
-    )
+    add_common(parser, seconds=8.0, deadline_s=120.0)
     parser.add_argument("--role", choices=sorted(_ROLES), help=argparse.SUPPRESS)
     parser.add_argument("--index", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--cluster", help=argparse.SUPPRESS)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench.columns import CATEGORICAL, DENSE
 from bench.data import BLOCK_ROWS, HASH_BUCKETS
+from bench.options import add_common, new_parser
 from bench.peers import children
 
 if TYPE_CHECKING:
@@ -160,11 +161,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 def main(argv: list[str] | None = None) -> None:
     """Runs the command line; without `--role` as the parent that starts the other processes."""
-    parser = argparse.ArgumentParser(
-        prog=f"python -m {_MODULE}",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = new_parser(_MODULE, __doc__)
     parser.add_argument(
         "--files", default="", help="glob of the TFRecord files that bench.data wrote"
     )
@@ -184,24 +181,7 @@ def main(argv: list[str] | None = None) -> None:
         default="int64",
         help="type of the ids that are delivered (default: %(default)s)",
     )
-    parser.add_argument(
-        "--seconds", type=float, default=8.0, help="seconds to measure for (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--warm-up-s",
-        type=float,
-        default=3.0,
-        help="seconds before each measurement that do not count (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--deadline-s",
-        type=float,
-        default=120.0,
-        help="seconds after which a run is given up (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--smoke", action="store_true", help="make a tiny run, to check that the benchmark works"
-    )
+    add_common(parser, seconds=8.0, warm_up_s=3.0, deadline_s=120.0)
     parser.add_argument("--role", choices=sorted(_ROLES), help=argparse.SUPPRESS)
     parser.add_argument("--service", help=argparse.SUPPRESS)
     options = parser.parse_args(argv)

@@ -15,6 +15,7 @@ import threading
 import time
 from typing import Any
 
+from bench.options import add_common, new_parser
 from bench.peers import children
 
 _MODULE = "bench.peers.tfdata_splits"
@@ -91,11 +92,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 def main(argv: list[str] | None = None) -> None:
     """Runs the command line; without `--role` as the parent that starts the other processes."""
-    parser = argparse.ArgumentParser(
-        prog=f"python -m {_MODULE}",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = new_parser(_MODULE, __doc__)
     parser.add_argument(
         "--splits", type=int, default=20_000, help="number of splits (default: %(default)s)"
     )
@@ -108,15 +105,7 @@ def main(argv: list[str] | None = None) -> None:
         default=True,
         help="whether the dispatcher keeps a journal",
     )
-    parser.add_argument(
-        "--deadline-s",
-        type=float,
-        default=180.0,
-        help="seconds after which a run is given up (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--smoke", action="store_true", help="make a tiny run, to check that the benchmark works"
-    )
+    add_common(parser, deadline_s=180.0)
     parser.add_argument("--role", choices=sorted(_ROLES), help=argparse.SUPPRESS)
     parser.add_argument("--service", help=argparse.SUPPRESS)
     parser.add_argument("--work-dir", help=argparse.SUPPRESS)
