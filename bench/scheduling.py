@@ -56,7 +56,7 @@ class Work:
     def schedule_ahead(self) -> float:
         """Fills the queue; returns the CPU seconds that this took."""
         began_s = time.thread_time()
-        while self._core.state.waiting_count < _WAITING:
+        while len(self._core.state.queues) < _WAITING:
             self._scheduler.submit("step", b"", ((), {}))
             self.scheduled += 1
         return time.thread_time() - began_s

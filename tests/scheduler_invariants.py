@@ -25,12 +25,12 @@ def check_invariants(state: CoordinatorState) -> None:
 
 def _check_places(state: CoordinatorState) -> None:
     """Checks that each closure is in one place, and that other indexes name only such closures."""
-    assert all(state.bound_waiting.values())
+    assert all(state.queues.bound_waiting.values())
     under_way = [state.running, state.round.prepared, state.round.decided]
     places: list[Iterable[int]] = [
         state.waiting,
-        state.dependencies,
-        *state.bound_waiting.values(),
+        state.queues.dependencies,
+        *state.queues.bound_waiting.values(),
         *under_way,
     ]
     known = [closure for place in places for closure in place]
@@ -38,34 +38,34 @@ def _check_places(state: CoordinatorState) -> None:
     assert set(state.attempts) == set(known)
     assert set(state.parts) <= set(state.attempts)
     assert set(state.ended_runs) <= set(state.attempts)
-    assert set(state.priorities) <= set(state.attempts)
-    assert set(state.ends.reads) <= set(state.attempts) - set(state.bound)
-    assert set(state.ends._needs) <= set(state.attempts) - set(state.bound)
-    assert set(state.bound) <= set(state.attempts)
+    assert set(state.queues.priorities) <= set(state.attempts)
+    assert set(state.ends.reads) <= set(state.attempts) - set(state.queues.bound)
+    assert set(state.ends._needs) <= set(state.attempts) - set(state.queues.bound)
+    assert set(state.queues.bound) <= set(state.attempts)
     assert set(state.round.old_rounds) <= set(state.attempts)
     assert state.reported <= set(state.attempts)
     assert set(state.cancelling) <= set().union(*under_way)
 
 
 def _check_lines(state: CoordinatorState) -> None:
-    for queue in (state.waiting, *state.bound_waiting.values()):
-        ranks = [state.rank(closure)[0] for closure in queue]
+    for queue in (state.waiting, *state.queues.bound_waiting.values()):
+        ranks = [state.queues.rank(closure)[0] for closure in queue]
         assert ranks == sorted(ranks)
         assert len(ranks) == len(queue)
-    assert not set(state.bound) & set(state.waiting)
-    for index, queue in state.bound_waiting.items():
-        assert all(state.bound[closure] == index for closure in queue)
+    assert not set(state.queues.bound) & set(state.waiting)
+    for index, queue in state.queues.bound_waiting.items():
+        assert all(state.queues.bound[closure] == index for closure in queue)
 
 
 def _check_inputs(state: CoordinatorState) -> None:
-    check_dependencies(state.dependencies)
+    check_dependencies(state.queues.dependencies)
     assert all(
         each in state.attempts
-        for closure in state.dependencies
-        for each in state.dependencies.of(closure)
+        for closure in state.queues.dependencies
+        for each in state.queues.dependencies.of(closure)
     )
-    assert +state.bound_blocked == Counter(
-        state.bound[c] for c in state.dependencies if c in state.bound
+    assert +state.queues.bound_blocked == Counter(
+        state.queues.bound[c] for c in state.queues.dependencies if c in state.queues.bound
     )
 
 
@@ -73,7 +73,7 @@ def _check_trainers(state: CoordinatorState) -> None:
     """Checks that running closures and their trainers agree, and that free slots add up."""
     for closure, run in state.running.items():
         assert closure in state.trainers[run.trainer].running
-        assert run.trainer == state.bound.get(closure, run.trainer)
+        assert run.trainer == state.queues.bound.get(closure, run.trainer)
     for run in state.round.prepared.values():
         assert not state.trainers[run.trainer].is_silenced
     by_trainer = {(c, i) for i, each in state.trainers.items() for c in each.prepared}
@@ -103,7 +103,7 @@ def _check_clocks(state: CoordinatorState, live: set[int]) -> None:
     idle = {
         index
         for index in live & state.ends.trainers
-        if all(closure in state.bound for closure in state.trainers[index].running)
+        if all(closure in state.queues.bound for closure in state.trainers[index].running)
     }
     clocks = [state.clocks[index] for index in live - idle]
     assert state.clocks.slowest == min(clocks, default=state.clocks.slowest)

@@ -38,7 +38,7 @@ def assign(
     next decision may start more. ``ahead``: how many closures a trainer may hold, this one
     included; 0: only as it has slots; never more than ``ahead_max``.
     """
-    if not (state.waiting or state.bound_waiting):
+    if not (state.waiting or state.queues.bound_waiting):
         return ()
     if state.holds and (not isinstance(state.consistency, Sync) or state.is_quiet):
         return ()  # a round that has begun needs its other closures to end
@@ -54,13 +54,13 @@ def assign(
     is_all = free is state.free
     used = len(started) if is_all else sum(free.has(event.trainer) for event in started)
     more = _ahead(state, free, started, ahead) if used == len(free) else ()
-    bound = _bound_ahead(state, started, ahead, ahead_max) if state.bound_waiting else ()
+    bound = _bound_ahead(state, started, ahead, ahead_max) if state.queues.bound_waiting else ()
     return (*started, *more, *bound)
 
 
 def _starts(state: CoordinatorState, trainers: Iterable[int]) -> tuple[ev.ClosureStarted, ...]:
     """Starts the first closures in the queue, one on each of these trainers."""
-    if state.bound_waiting:
+    if state.queues.bound_waiting:
         return tuple(_starts_one_by_one(state, list(trainers) if state.waiting else []))
     return tuple(
         ev.ClosureStarted(closure=closure, trainer=trainer, attempt=state.attempts[closure])
@@ -77,7 +77,7 @@ def _starts_one_by_one(
     Trainers without bound closures come first, so that closures which any trainer may run leave the
     other trainers to closures that need them.
     """
-    bound = state.bound_waiting
+    bound = state.queues.bound_waiting
     free = [*(t for t in trainers if t not in bound), *state.free.among(bound)]
     for_all = Counter(trainers)
     others = deque(islice(exhausted.leading(state), len(trainers)))
@@ -88,7 +88,7 @@ def _starts_one_by_one(
         mine = own.get(trainer)
         first = others[0] if others and for_all[trainer] else None
         candidates = (mine[0] if mine else None, first)
-        closure = min((c for c in candidates if c is not None), key=state.rank, default=None)
+        closure = min((c for c in candidates if c is not None), key=state.queues.rank, default=None)
         if closure is None:
             continue
         if mine and closure == mine[0]:
@@ -110,7 +110,7 @@ def _ahead(
     ``free`` has the trainers that they may run on.
     """
     loads: _Loads | None = None
-    begun = sum(event.closure not in state.bound for event in started)
+    begun = sum(event.closure not in state.queues.bound for event in started)
     for closure in islice(exhausted.leading(state), begun, None):
         most = 0 if state.attempts[closure] else ahead(closure)
         if not most:
@@ -133,7 +133,7 @@ class _Loads:
         self, state: CoordinatorState, free: FreeSlots, started: Sequence[ev.ClosureStarted]
     ) -> None:
         def may_get_more(trainer: int) -> bool:
-            is_open = trainer not in state.bound_waiting and free.has(trainer)
+            is_open = trainer not in state.queues.bound_waiting and free.has(trainer)
             return is_open and _is_warm(state.trainers[trainer])
 
         starts = Counter(event.trainer for event in started)
@@ -181,17 +181,17 @@ def _bound_ahead(
     """As :func:`_ahead`, for bound closures; stops at those behind a closure for any trainer."""
     begun = {event.closure for event in started}
     others = islice(state.waiting, len(begun) + 1)
-    first = next((state.rank(closure) for closure in others if closure not in begun), None)
+    first = next((state.queues.rank(closure) for closure in others if closure not in begun), None)
     starts = Counter(event.trainer for event in started)
-    bound = Counter(event.trainer for event in started if event.closure in state.bound)
-    for trainer in state.free.using_below(ahead_max, state.bound_waiting):
+    bound = Counter(event.trainer for event in started if event.closure in state.queues.bound)
+    for trainer in state.free.using_below(ahead_max, state.queues.bound_waiting):
         known = state.trainers[trainer]
         if not _is_warm(known):
             continue
         load = len(known.running) + starts[trainer]
-        for closure in islice(state.bound_waiting[trainer], bound[trainer], None):
+        for closure in islice(state.queues.bound_waiting[trainer], bound[trainer], None):
             most = 0 if state.attempts[closure] else ahead(closure)
-            if load >= most or (first is not None and first < state.rank(closure)):
+            if load >= most or (first is not None and first < state.queues.rank(closure)):
                 break
             load += 1
             yield ev.ClosureStarted(closure=closure, trainer=trainer, attempt=0)

@@ -107,7 +107,7 @@ def meet_end(
     to this trainer, is being cancelled, or others have failed and nothing of it counts yet.
     """
     is_over = bool(state.failed) and not has_counted(state, closure)
-    if is_over or closure in state.bound or closure in state.cancelling:
+    if is_over or closure in state.queues.bound or closure in state.cancelling:
         return ()
     if not is_current(state, closure, trainer, attempt):
         return ()
@@ -220,9 +220,9 @@ def _fate(
 
 def fail_bound_to(state: CoordinatorState, trainer: int) -> ev.Events:
     """Fails the first closure that is bound to a trainer which stays away."""
-    if trainer not in state.bound_waiting:
+    if trainer not in state.queues.bound_waiting:
         return ()
-    first = state.bound_waiting[trainer].first
+    first = state.queues.bound_waiting[trainer].first
     return tuple(failures(state, [first]))
 
 

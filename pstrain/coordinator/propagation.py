@@ -8,7 +8,7 @@ Invariant: each closure is named once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from pstrain.coordinator import events as ev
 from pstrain.coordinator.state import CoordinatorState
@@ -16,7 +16,7 @@ from pstrain.coordinator.state import CoordinatorState
 
 def failures(state: CoordinatorState, closures: Sequence[int]) -> Iterator[ev.Event]:
     """Fails ``closures`` and those that need their values; cancels all others that wait."""
-    dependants = list(state.dependencies.dependants_of(closures))
+    dependants = list(state.queues.dependencies.dependants_of(closures))
     yield from (ev.ClosureFailed(closure=closure) for closure in closures)
     yield from (ev.ClosureFailed(closure=closure, input=each) for closure, each in dependants)
     ended = {*closures, *(closure for closure, _ in dependants)}
@@ -29,7 +29,7 @@ def cancellations(
     """Cancels ``closures``, as their program asked, and the closures that need their values."""
     for closure in closures:
         yield ev.ClosureCancelled(closure=closure, reason=reason or state.cancelling[closure])
-    for closure, each in state.dependencies.dependants_of(closures):
+    for closure, each in state.queues.dependencies.dependants_of(closures):
         yield ev.ClosureCancelled(closure=closure, reason=ev.Reason.INPUT, input=each)
 
 
@@ -58,9 +58,4 @@ def has_counted(state: CoordinatorState, closure: int) -> bool:
 
 def cancellations_of_all(state: CoordinatorState) -> Iterator[ev.ClosureCancelled]:
     """Cancels all closures that wait."""
-    queues: tuple[Iterable[int], ...] = (
-        state.waiting,
-        *state.bound_waiting.values(),
-        state.dependencies,
-    )
-    return (ev.ClosureCancelled(closure=closure) for queue in queues for closure in queue)
+    return (ev.ClosureCancelled(closure=closure) for closure in state.queues)

@@ -119,7 +119,7 @@ class Scheduler:
         would have them taken.
         """
         core, state = self._core, self._core.state
-        is_plain = not (core.in_rounds or state.bound_waiting)
+        is_plain = not (core.in_rounds or state.queues.bound_waiting)
         waits = bool(state.running and state.waiting) and state.waiting.first != closure
         return is_plain and waits
 
@@ -127,8 +127,8 @@ class Scheduler:
         """True if a queue has room; closures bound to a trainer take no room of the others."""
         core = self._core
         if trainer is not None:
-            return core.state.waiting_for(trainer) < self._capacity
-        return len(core.closures) - len(core.state.bound) < self._capacity
+            return core.state.queues.count_bound(trainer) < self._capacity
+        return len(core.closures) - len(core.state.queues.bound) < self._capacity
 
     def _queue(self, closure: Closure) -> None:
         """Queues a closure; in rounds, the rounds of its inputs wait for no later closures."""

@@ -30,7 +30,7 @@ class SchedulerStats:
     def counts(self, state: CoordinatorState) -> dict[str, int]:
         """Returns counts of closures, trainers and rounds."""
         return {
-            "waiting": state.waiting_count,
+            "waiting": len(state.queues),
             "running": len(state.running),
             "finished": state.finished_count,
             "failed": state.failed_count,

@@ -17,8 +17,8 @@ from typing import Final
 from pstrain.consistency import ASYNC, Consistency, Ssp, Sync
 from pstrain.coordinator import events as ev
 from pstrain.coordinator.clocks import Clocks
+from pstrain.coordinator.closure_queues import ClosureQueues
 from pstrain.coordinator.data_ends import DataEnds
-from pstrain.coordinator.dependencies import Dependencies
 from pstrain.coordinator.free_slots import FreeSlots
 from pstrain.coordinator.near_slots import NearSlots
 from pstrain.coordinator.priority_queue import PriorityQueue
@@ -50,29 +50,24 @@ class Trainer:
 class CoordinatorState:
     """All that the scheduler decides by. Not thread-safe: decide and apply are called under a lock.
 
-    ``trainer_indices``: those of the cluster's trainers. ``bound``: by closure, the only trainer
-    that may run it; such closures wait in ``bound_waiting``, by trainer, not in ``waiting``.
-    ``priorities``: by closure, if not 0. ``ended_runs``: by closure, how many of its runs ended,
-    without a loss of their trainer, although it waits again. ``ends``: the ends of data that were
-    met since there may have been more, as after the loss of a trainer.
-    ``parts``: by closure of which any part was decided, how many parts that took no element were.
-    ``dependencies``: closures that wait for others to end, in no queue; ``bound_blocked``: how many
-    of these are bound to each trainer. ``cancelling``: running closures whose trainers were asked
-    not to commit them. ``reported``: closures that run again after a restore although the program
-    has their values: they end as before, whatever becomes of others. ``unsettled``: trainers that
-    are silenced.
+    ``trainer_indices``: those of the cluster's trainers. ``queues``: the closures that wait;
+    ``waiting``: the one of these queues for any trainer. ``ended_runs``: by closure, how many of
+    its runs ended, without a loss of their trainer, although it waits again. ``ends``: the ends of
+    data that were met since there may have been more, as after the loss of a trainer. ``parts``: by
+    closure of which any part was decided, how many parts that took no element were.
+    ``cancelling``: running closures whose trainers were asked not to commit them. ``reported``:
+    closures that run again after a restore although the program has their values: they end as
+    before, whatever becomes of others. ``unsettled``: trainers that are silenced.
     """
 
     consistency: Consistency = ASYNC
     trainer_indices: Sequence[int] = (0,)
-    waiting: PriorityQueue = field(default_factory=PriorityQueue)
+    queues: ClosureQueues = field(default_factory=ClosureQueues)
     running: dict[int, Run] = field(default_factory=dict)
     attempts: dict[int, int] = field(default_factory=dict)
     parts: dict[int, int] = field(default_factory=dict)
     cancelling: dict[int, ev.Reason] = field(default_factory=dict)
     reported: set[int] = field(default_factory=set)
-    dependencies: Dependencies = field(default_factory=Dependencies)
-    bound_blocked: Counter[int] = field(default_factory=Counter)
     trainers: dict[int, Trainer] = field(default_factory=dict)
     unsettled: set[int] = field(default_factory=set)
     clocks: Clocks = field(default_factory=Clocks)
@@ -87,12 +82,11 @@ class CoordinatorState:
     rounds_count: int = 0
     dropped_count: int = 0
     ended_runs: Counter[int] = field(default_factory=Counter)
-    bound: dict[int, int] = field(default_factory=dict)
-    bound_waiting: dict[int, PriorityQueue] = field(default_factory=dict)
-    priorities: dict[int, int] = field(default_factory=dict)
     ends: DataEnds = field(init=False)
+    waiting: PriorityQueue = field(init=False)
 
     def __post_init__(self) -> None:
+        self.waiting = self.queues.waiting
         self.round.absent = set(self.trainer_indices)
         if isinstance(self.consistency, Ssp):
             self.free = NearSlots(self.clocks, self.consistency.staleness)
@@ -105,19 +99,7 @@ class CoordinatorState:
 
     @property
     def is_idle(self) -> bool:
-        is_empty = not self.waiting and not self.bound_waiting and not self.dependencies
-        return is_empty and self.is_quiet
-
-    @property
-    def waiting_count(self) -> int:
-        """How many closures wait: for any trainer, for a certain one, or for their inputs."""
-        return (
-            len(self.waiting) + len(self.dependencies) + sum(map(len, self.bound_waiting.values()))
-        )
-
-    def waiting_for(self, trainer: int) -> int:
-        """Returns how many closures wait that are bound to ``trainer``."""
-        return len(self.bound_waiting.get(trainer, ())) + self.bound_blocked[trainer]
+        return not self.queues and self.is_quiet
 
     @property
     def is_quiet(self) -> bool:
@@ -153,8 +135,10 @@ class CoordinatorState:
                 self._tick(event.closure)
                 self._end(event.closure)
                 self.finished_count += 1
-                if event.closure in self.dependencies.dependants:
-                    self._release(event.closure)
+                if event.closure in self.queues.dependencies.dependants:
+                    # In rounds, closures run in the order of their numbers.
+                    in_order = isinstance(self.consistency, Sync)
+                    self.queues.release(event.closure, in_order=in_order)
             case ev.ClosureFailed():
                 self._tick(event.closure)
                 self._end(event.closure)
@@ -212,19 +196,14 @@ class CoordinatorState:
                 self._apply_to_round(event)
 
     def _queue(self, event: ev.ClosureQueued) -> None:
-        closure = event.closure
         self._note_options(event)
-        self.round.count(closure, self.trainers_expected)
-        if event.inputs:
-            self.dependencies.add(closure, event.inputs)
-            self._count_blocked(closure, 1)
-        else:
-            self._queue_of(closure).append(closure, event.priority)
+        self.round.count(event.closure, self.trainers_expected)
+        self.queues.add(event.closure, event.inputs)
 
     def _return(self, event: ev.ClosureReturned) -> None:
         closure = event.closure
         self._leave_trainer(closure)
-        self._queue_of(closure).appendleft(closure, self.priorities.get(closure, 0))
+        self.queues.add_first(closure)
         self.cancelling.pop(closure, None)
         if event.parts is not None:
             self.parts[closure] = max(event.parts, self.parts.get(closure, 0))
@@ -243,7 +222,7 @@ class CoordinatorState:
         if isinstance(self.consistency, Sync):
             self.waiting.insert(closure)
         else:
-            self.waiting.put_back(closure, self.priorities.get(closure, 0))
+            self.queues.put_back(closure)
         self.ended_runs[closure] += 1
 
     def _forget_ends(self) -> None:
@@ -253,48 +232,16 @@ class CoordinatorState:
     def _reopen(self, event: ev.ClosureReopened) -> None:
         closure = event.closure
         self._note_options(event)
-        self._queue_of(closure).appendleft(closure, event.priority)
+        self.queues.add_first(closure)
         self.reported.add(closure)
         if event.round is not None:
             self.round.old_rounds[closure] = event.round
 
     def _note_options(self, event: ev.ClosureQueued | ev.ClosureReopened) -> None:
         self.attempts[event.closure] = 0
-        if event.trainer is not None:
-            self.bound[event.closure] = event.trainer
-        elif event.iterators:
+        self.queues.note_options(event.closure, event.trainer, event.priority)
+        if event.trainer is None and event.iterators:
             self.ends.reads[event.closure] = event.iterators
-        if event.priority:
-            self.priorities[event.closure] = event.priority
-
-    def rank(self, closure: int) -> tuple[int, int]:
-        """Returns the sort key of closures that may start: the least starts first."""
-        return -self.priorities.get(closure, 0), closure
-
-    def _queue_of(self, closure: int) -> PriorityQueue:
-        """Returns the queue in which a closure waits."""
-        if closure not in self.bound:
-            return self.waiting
-        return self.bound_waiting.setdefault(self.bound[closure], PriorityQueue())
-
-    def _count_blocked(self, closure: int, more: int) -> None:
-        if closure in self.bound:
-            self.bound_blocked[self.bound[closure]] += more
-
-    def _release(self, closure: int) -> None:
-        """Queues the closures that waited only for this value; in rounds, in their order."""
-        for each in self.dependencies.finished(closure):
-            self._count_blocked(each, -1)
-            if isinstance(self.consistency, Sync):
-                self.waiting.insert(each)
-            else:
-                self._queue_of(each).append(each, self.priorities.get(each, 0))
-
-    def _dequeue(self, closure: int) -> None:
-        queue = self._queue_of(closure)
-        queue.remove(closure, self.priorities.get(closure, 0))
-        if queue is not self.waiting and not queue:
-            del self.bound_waiting[self.bound[closure]]
 
     def _apply_to_round(self, event: ev.Event) -> None:
         this = self.round
@@ -368,16 +315,16 @@ class CoordinatorState:
 
     def _tick(self, closure: int) -> None:
         run = self.running.get(closure) or self.round.decided.get(closure)
-        if run is not None and closure not in self.bound and run.trainer in self.clocks:
+        if run is not None and closure not in self.queues.bound and run.trainer in self.clocks:
             self.clocks[run.trainer] += 1
 
     def _start(self, event: ev.ClosureStarted) -> None:
         if not self.running and not self.round.prepared:
             self.round.trainers.begin()
-        self._dequeue(event.closure)
+        self.queues.remove(event.closure)
         if self.ends.trainers:
             self.ends.leave_queue(event.closure)
-            if event.closure not in self.bound:
+            if event.closure not in self.queues.bound:
                 self.clocks.count(event.trainer)
         self.running[event.closure] = Run(event.trainer, event.attempt, renewals=self.ends.renewals)
         self.attempts[event.closure] = event.attempt + 1
@@ -393,11 +340,8 @@ class CoordinatorState:
             del self.trainers[run.trainer].prepared[closure]
         elif closure in self.round.decided:
             del self.round.decided[closure]
-        elif closure in self.dependencies.missing:
-            self.dependencies.drop(closure)
-            self._count_blocked(closure, -1)
         else:
-            self._dequeue(closure)
+            self.queues.remove(closure)
         self.attempts.pop(closure, None)
         self.round.old_rounds.pop(closure, None)
         self.parts.pop(closure, None)
@@ -407,12 +351,11 @@ class CoordinatorState:
         self.ends.reads.pop(closure, None)
         if self.ends.trainers:
             self.ends.end(closure)
-        self.bound.pop(closure, None)
-        self.priorities.pop(closure, None)
+        self.queues.forget(closure)
 
     def _counted(self, trainer: Trainer) -> bool:
         """True if a trainer runs a closure that its clock counts."""
-        return any(closure not in self.bound for closure in trainer.running)
+        return any(closure not in self.queues.bound for closure in trainer.running)
 
     def _leave_trainer(self, closure: int) -> Run:
         run = self.running.pop(closure)

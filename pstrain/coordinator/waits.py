@@ -62,7 +62,7 @@ class Waits:
             if deadline_s is not None and now_s >= deadline_s:
                 state = core.state
                 raise DeadlineExceededError(
-                    f"gave up waiting for {what}: {state.waiting_count} closures wait, "
+                    f"gave up waiting for {what}: {len(state.queues)} closures wait, "
                     f"{len(state.running)} run, {len(state.trainers)} trainers are "
                     f"alive{first_unfinished(state, core.label_of)}"
                 )
@@ -112,10 +112,10 @@ class Waits:
 
     def _fail_bound_to_absent(self) -> None:
         core, now_s = self._core, time.monotonic()
-        away = set(core.state.bound_waiting) - core.outboxes.trainers
+        away = set(core.state.queues.bound_waiting) - core.outboxes.trainers
         self._away_since_s = {t: self._away_since_s.get(t, now_s) for t in away}
         for trainer, since_s in self._away_since_s.items():
-            queue = core.state.bound_waiting.get(trainer)
+            queue = core.state.queues.bound_waiting.get(trainer)
             if queue and now_s - since_s > self._trainer_timeout_s:
                 core.closures[queue.first].error = UnavailableError(
                     f"trainer {trainer} could not be reached for {now_s - since_s:.0f} s while "
@@ -139,5 +139,5 @@ class Waits:
         core = self._core
         if not core.outboxes:
             return "a trainer"
-        away = sorted(set(core.state.bound_waiting) - core.outboxes.trainers)
+        away = sorted(set(core.state.queues.bound_waiting) - core.outboxes.trainers)
         return f"trainers {away}, which closures are bound to," if away else ""

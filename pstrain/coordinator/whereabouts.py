@@ -25,14 +25,14 @@ def whereabouts(state: CoordinatorState, closure: int, label_of: Callable[[int],
         return f"trainer {run.trainer} has taken on (attempt {run.attempt + 1}){suffix}"
     if closure in state.round.prepared or closure in state.round.decided:
         return "has run and waits for its round"
-    if closure in state.dependencies:
-        missing = ", ".join(map(label_of, state.dependencies.of(closure)))
+    if closure in state.queues.dependencies:
+        missing = ", ".join(map(label_of, state.queues.dependencies.of(closure)))
         return f"waits for the value of {missing}"
-    if closure in state.bound:
-        return f"waits for trainer {state.bound[closure]}"
+    if closure in state.queues.bound:
+        return f"waits for trainer {state.queues.bound[closure]}"
     if closure not in state.attempts:
         return "has ended by now"
-    return f"waits in the queue, with {state.waiting_count - 1} others"
+    return f"waits in the queue, with {len(state.queues) - 1} others"
 
 
 def first_unfinished(state: CoordinatorState, label_of: Callable[[int], str]) -> str:

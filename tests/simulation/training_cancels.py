@@ -43,13 +43,13 @@ class OrderedCore(Core):
 
     def _check_order(self, closure: int, trainer: int, decided: ev.Events) -> None:
         """Checks I15; closures that start in the same decision may be in any order."""
-        rank, _ = self.state.rank(closure)
+        rank, _ = self.state.queues.rank(closure)
         together = {getattr(event, "closure", None) for event in decided}
         for each in self.state.waiting:
             met = self.state.ends.at_end(self.state.ends.needs_of(each))
             if each in together or trainer in met:
                 continue  # starts as well, or the trainer has no data left for it
-            if self.state.rank(each)[0] < rank:
+            if self.state.queues.rank(each)[0] < rank:
                 raise Violation(f"I15: closure {closure} starts before {each}, of higher priority")
 
 

@@ -414,7 +414,7 @@ def returned_closures_lose_their_bound_trainer(patch: Patch) -> None:
     original = CoordinatorState._leave_trainer
 
     def leave(self: CoordinatorState, closure: int) -> Any:
-        self.bound.pop(closure, None)
+        self.queues.bound.pop(closure, None)
         return original(self, closure)
 
     patch.setattr(CoordinatorState, "_leave_trainer", leave)

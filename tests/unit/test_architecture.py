@@ -96,6 +96,7 @@ PURE = (
     "pstrain/coordinator/rounds.py",
     "pstrain/coordinator/propagation.py",
     "pstrain/coordinator/dependencies.py",
+    "pstrain/coordinator/closure_queues.py",
     "pstrain/coordinator/priority_queue.py",
     "pstrain/coordinator/outboxes.py",
     "pstrain/coordinator/trainer_marks.py",

@@ -107,7 +107,7 @@ def test_short_bound_closures_queue_at_their_trainer_up_to_older_unbound_closure
 def test_closures_bound_to_absent_trainer_do_not_block_others() -> None:
     state = state_of({**dict.fromkeys(range(50), 7), 50: None, 51: None, 52: None})
     assert [c for c, _, _ in started(apply(state, assigning.assign(state)))] == [50, 51]
-    assert state.waiting_count == 51
+    assert len(state.queues) == 51
     apply(state, decide.join_trainer(7, 2))
     assert started(apply(state, assigning.assign(state))) == [(0, 7, 0), (1, 7, 0)]
 
@@ -153,10 +153,10 @@ def test_error_cancels_waiting_bound_closures_too() -> None:
     state = state_of({0: None, 1: 1, 2: 7, 3: None, 4: 1})
     apply(state, assigning.assign(state))
     apply(state, decide.fail(state, 0, 0, 0))
-    assert state.waiting_count == 0
+    assert len(state.queues) == 0
     apply(state, decide.cancel_all(state))
     assert state.is_idle
-    assert not state.bound
+    assert not state.queues.bound
 
 
 def test_reopened_bound_closure_runs_again_on_its_trainer() -> None:

@@ -57,7 +57,7 @@ def state_with_inputs(inputs: dict[int, tuple[int, ...]], trainers: int = 2) -> 
 def test_closure_released_by_input_queues_behind_closures_already_ready() -> None:
     state = state_with_inputs({0: (), 1: (0,), 2: (), 3: ()}, trainers=1)
     apply(state, assigning.assign(state))
-    assert (list(state.waiting), state.waiting_count, state.is_idle) == ([2, 3], 3, False)
+    assert (list(state.waiting), len(state.queues), state.is_idle) == ([2, 3], 3, False)
     apply(state, decide.finish(state, 0, 0, 0))
     assert list(state.waiting) == [2, 3, 1]
 
@@ -65,10 +65,10 @@ def test_closure_released_by_input_queues_behind_closures_already_ready() -> Non
 def test_bound_closure_waits_for_its_inputs_and_then_for_its_trainer() -> None:
     state = state_with_inputs({0: ()})
     apply(state, decide.schedule(state, 1, 7, (0,)))
-    assert (state.waiting_for(7), state.bound_waiting) == (1, {})
+    assert (state.queues.count_bound(7), state.queues.bound_waiting) == (1, {})
     apply(state, assigning.assign(state))
     apply(state, decide.finish(state, 0, 0, 0))
-    assert (state.waiting_for(7), list(state.bound_waiting[7])) == (1, [1])
+    assert (state.queues.count_bound(7), list(state.queues.bound_waiting[7])) == (1, [1])
 
 
 def test_failed_closure_fails_its_dependants_and_cancels_other_waiting_closures() -> None:

@@ -446,8 +446,7 @@ class Coordinator(RuleBasedStateMachine):
     @invariant()
     def each_closure_ends_once_or_is_still_known(self) -> None:
         assert all(count == 1 for count in self.ended.values())
-        lines = self.state.bound_waiting.values()
-        alive = {*self.state.waiting, *self.state.dependencies}.union(self.state.running, *lines)
+        alive = {*self.state.queues, *self.state.running}
         assert alive | set(self.ended) == set(range(self.next_closure))
         assert not alive & set(self.ended)
 

@@ -115,7 +115,7 @@ def test_reopened_closures_keep_their_priorities() -> None:
     again = [ev.ClosureReopened(closure=c, priority=PRIORITIES[c]) for c in closures]
     apply(state, decide.reopen(state, again, {}))
     assert order(state) == [6, 2, 4, 0, 1, 5, 3]
-    assert not state.priorities
+    assert not state.queues.priorities
 
 
 def test_closure_released_by_input_comes_last_in_its_priority() -> None:

@@ -56,7 +56,7 @@ def loads_of(state: CoordinatorState) -> dict[int, int]:
         for index, trainer in state.trainers.items()
         if trainer.ended >= trainer.slots
         and not trainer.is_silenced
-        and index not in state.bound_waiting
+        and index not in state.queues.bound_waiting
         and has_data(state, index)
     }
 
@@ -115,7 +115,7 @@ class WatchedCore(Core):
 
     def apply(self, events: ev.Events) -> None:
         rule = self.state.consistency
-        is_plain = not self.state.bound_waiting
+        is_plain = not self.state.queues.bound_waiting
         for event in events:
             if isinstance(rule, Sync):
                 assert rounds.next_trainers(self.state, rule) == next_in_round(self.state, rule)
@@ -315,7 +315,7 @@ class PromptStartsOfAnyKind(PromptStarts):
         live = [
             (closure, run.trainer)
             for closure, run in self.state.running.items()
-            if closure not in self.state.bound
+            if closure not in self.state.queues.bound
             and not self.state.trainers[run.trainer].is_silenced
             and not self._would_be_everywhere(run.trainer, {*iterators, f"closure {closure}"})
         ]
