@@ -139,7 +139,7 @@ class Function:
             ) from error
         if not callable(loaded):
             raise InvalidArgumentError(f"function {self.name!r} holds a {type(loaded).__name__}")
-        return loaded  # type: ignore[no-any-return]
+        return loaded
 
 
 def call_user(
@@ -200,7 +200,7 @@ def call_user_per_row(
     function: Callable[..., Any], rows: Iterable[Any], operator: str, location: Callable[[], str]
 ) -> list[Any]:
     """Calls `function` for each of `rows` in turn, with the errors of `call_user`."""
-    return call_user(functools.partial(_map_rows, function), rows, operator, location)  # type: ignore
+    return call_user(functools.partial(_map_rows, function), rows, operator, location)
 
 
 def _map_rows(function: Callable[..., Any], rows: Iterable[Any]) -> list[Any]:
@@ -268,7 +268,7 @@ def _import(reference: str) -> Callable[..., Any]:
         ) from error
     if not callable(found):
         raise InvalidArgumentError(f"{reference!r} names a {type(found).__name__}, not a function")
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def _pickle(function: Any, name: str) -> bytes:

@@ -150,7 +150,7 @@ def array_to_numpy(array: pa.Array, name: str) -> np.ndarray:
 def to_rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
     """Returns one dict per row; raises SchemaError for a value that Python cannot hold."""
     try:
-        return batch.to_pylist()  # type: ignore[no-any-return]
+        return batch.to_pylist()
     except (ValueError, OverflowError):
         for name, column in zip(batch.schema.names, batch.columns, strict=True):
             try:

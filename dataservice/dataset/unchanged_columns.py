@@ -109,7 +109,7 @@ def _has_null_floats(column: pa.Array) -> bool:
     if isinstance(kind, pa.BaseExtensionType):
         return _has_null_floats(column.storage)
     if pa.types.is_floating(kind):
-        return column.null_count > 0  # type: ignore[no-any-return]
+        return column.null_count > 0
     return _holds_floats(kind) and any(map(_has_null_floats, children_of(column)))
 
 
@@ -151,11 +151,11 @@ def _restored(made: pa.Array, column: pa.Array) -> pa.Array:
 def _has_shape_of(made: pa.Array, column: pa.Array) -> bool:
     """True if both have the same children, of the same lengths."""
     if pa.types.is_struct(made.type):
-        return made.type.equals(column.type)  # type: ignore[no-any-return]
+        return made.type.equals(column.type)
     from pyarrow import compute  # imported here, since few tables have such lists
 
     lengths = compute.list_value_length
-    return lengths(made).equals(lengths(column))  # type: ignore[no-any-return]
+    return lengths(made).equals(lengths(column))
 
 
 def _lost(values: np.ndarray, column: pa.Array) -> np.ndarray:

@@ -133,7 +133,7 @@ class Snapshot:
             record = table.records.get(index)
             if record is not None and record.phase is Phase.LEASED:
                 table.consume(self.reader, (RowMark(index, record.generation, rows, True),))
-        self.chunks.update({number: tuple(rest) for number, *rest in event.chunks})  # type: ignore
+        self.chunks.update({number: tuple(rest) for number, *rest in event.chunks})
 
     def _close(self) -> None:
         """Closes the snapshot; keeps only the totals, which people may still ask for."""
@@ -206,7 +206,7 @@ class Snapshots:
             snapshot.windows = WindowTable(event.plan)
         else:
             snapshot.windows = None if event.table is None else table_of(event.table)
-            snapshot.chunks = {number: tuple(rest) for number, *rest in event.chunks}  # type: ignore
+            snapshot.chunks = {number: tuple(rest) for number, *rest in event.chunks}
             snapshot.closed_totals = Totals(*event.totals)
             snapshot.error = event.error
             snapshot.marker_worker = event.marker_worker

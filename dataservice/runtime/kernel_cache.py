@@ -109,7 +109,7 @@ def _of_folder(folder: str, base: Any) -> Any:
             digest.update(path.read_bytes())
         return digest.hexdigest()
 
-    class OfFolder(base):  # type: ignore[misc]
+    class OfFolder(base):
         @classmethod
         def from_function(cls, py_func: Any, py_file: str) -> Any:
             inside = os.path.dirname(os.path.abspath(py_file)) == folder
@@ -128,11 +128,11 @@ def _of_folder(folder: str, base: Any) -> Any:
 def _keep_files_apart() -> None:
     base: Any = getattr(caching, "IndexDataCacheFile", None)
     if isinstance(base, type):
-        caching.IndexDataCacheFile = _file_per_signature(base)  # type: ignore[misc, attr-defined]
+        caching.IndexDataCacheFile = _file_per_signature(base)  # type: ignore[misc]
 
 
 def _file_per_signature(base: Any) -> Any:
-    class FilePerSignature(base):  # type: ignore[misc]
+    class FilePerSignature(base):
         def save(self, key: Any, data: Any) -> None:
             if not isinstance(self._source_stamp, _Stamp):
                 super().save(key, data)
@@ -204,7 +204,7 @@ def remove_stale(folder: Path, contents: str, started_s: float) -> None:
 def _temporary(user_wide: Any) -> Any:
     """Returns a variant of Numba's user-wide locator with a private temporary folder."""
 
-    class Temporary(user_wide):  # type: ignore[misc]
+    class Temporary(user_wide):
         def __init__(self, py_func: Any, py_file: str) -> None:
             super().__init__(py_func, py_file)
             self._own = os.path.join(tempfile.gettempdir(), f"dataservice-kernels-{os.getuid()}")

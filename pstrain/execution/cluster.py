@@ -156,7 +156,7 @@ class ClusterExecutor:
         """Returns a call's report; if its trainer was lost, the report made from its notes."""
         if isinstance(value, LostRunNotes) and isinstance(self._function, NotingFunction):
             return self._function.report_of(value.notes)
-        return value  # type: ignore[no-any-return]
+        return value
 
     def _fetch(self, value: RemoteValue) -> Report:
         try:

@@ -122,7 +122,7 @@ def _built_in_base(cls: type[BaseException]) -> type[BaseException]:
     base: Any = cls
     while base.__module__ != "builtins":
         base = base.__base__
-    return base  # type: ignore[no-any-return]
+    return base
 
 
 def _arguments(error: BaseException) -> tuple[Any, ...]:

@@ -154,14 +154,14 @@ class TrainerIterator:
                     f"{type(iterator).__name__} has no state_dict(), so its position cannot be "
                     "saved: read a Dataset, or leave the iterator out of the checkpoint"
                 )
-            return iterator.state_dict()  # type: ignore[no-any-return]
+            return iterator.state_dict()
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the position, as the dataset's own iterator gives it."""
         with self._exclusive:
             if self._returned and self._returned[0].position is not None:
                 return self._returned[0].position
-            return self._open().state_dict()  # type: ignore[attr-defined, no-any-return]
+            return self._open().state_dict()  # type: ignore[attr-defined]
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continues from a position given by :meth:`state_dict`."""
@@ -258,7 +258,7 @@ def open_dataset(
     if isinstance(dataset, dataservice.Dataset):
         return dataset.iterator(epoch=epoch, owner=owner, restores=restores)
     if hasattr(dataset, "iterator"):
-        return dataset.iterator(epoch=epoch)  # type: ignore[no-any-return]
+        return dataset.iterator(epoch=epoch)
     if not hasattr(dataset, "__iter__"):
         raise InvalidArgumentError(
             f"a dataset function must return a Dataset, got {type(dataset).__name__}: end "

@@ -54,7 +54,7 @@ class Freezable:
         if parts := parts_of(variable):
             # A joined variable is a view of its parts, so the switched parts are joined anew.
             join: Any = type(variable)
-            return join([self._switched_variable(p) for p in parts], variable.name)  # type: ignore[no-any-return]
+            return join([self._switched_variable(p) for p in parts], variable.name)
         if variable.trainable and not self._is_trainable:
             self._frozen |= {key_of(variable)}
         is_known = key_of(variable) in self._frozen

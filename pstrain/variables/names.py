@@ -56,7 +56,7 @@ def variables_of(value: Any) -> Sequence[BaseVariable]:
     ``saved_variables``, which may be more than the object uses itself, comes before ``variables``.
     """
     saved = getattr(value, "saved_variables", None)
-    return value.variables if saved is None else saved  # type: ignore[no-any-return]
+    return value.variables if saved is None else saved
 
 
 def named(objects: Mapping[str, Any]) -> list[Named]:

@@ -136,7 +136,7 @@ def _padded(array: pa.Array, name: str, length: int | None, value: Any) -> pa.Ar
 def _lengths(array: pa.Array) -> np.ndarray:
     """Returns the length of each list; 0 for a null."""
     lengths = pc.list_value_length(array)
-    return (pc.fill_null(lengths, 0) if array.null_count else lengths).to_numpy()  # type: ignore
+    return (pc.fill_null(lengths, 0) if array.null_count else lengths).to_numpy()
 
 
 def _filled(flat: pa.Array, inside: np.ndarray, filler: pa.Array) -> pa.Array:

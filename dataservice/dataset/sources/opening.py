@@ -32,7 +32,7 @@ class _StoredFile:
 
     def read(self, size: int = -1) -> bytes:
         try:
-            return self._file.read(size)  # type: ignore[no-any-return]
+            return self._file.read(size)
         except Exception as error:
             raise SourceError(
                 f"{self._path!r} cannot be read any further, near byte {self._file.tell()}: the "

@@ -67,4 +67,4 @@ class TableSource(Source):
         return f"table rows {split.start + first_row}..{split.start + end_row - 1}"
 
     def cardinality(self) -> int:
-        return self.table.num_rows  # type: ignore[no-any-return]
+        return self.table.num_rows

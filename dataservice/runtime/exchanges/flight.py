@@ -78,7 +78,7 @@ def _location(address: str, tls: TlsConfig | None) -> str:
     return f"{'grpc' if tls is None else 'grpc+tls'}://{address}"
 
 
-class _TokenCheck(fl.ServerMiddlewareFactory):  # type: ignore[misc]
+class _TokenCheck(fl.ServerMiddlewareFactory):
     """A middleware that refuses every Flight method without the server's token."""
 
     def __init__(self, token: str) -> None:
@@ -91,7 +91,7 @@ class _TokenCheck(fl.ServerMiddlewareFactory):  # type: ignore[misc]
             raise fl.FlightUnauthenticatedError("missing or wrong token")
 
 
-class _Service(fl.FlightServerBase):  # type: ignore[misc]
+class _Service(fl.FlightServerBase):
     """A Flight service that passes Flight's methods on to the handlers of a FlightServer."""
 
     def __init__(self, owner: FlightServer, location: str, token: str, certificates: Any) -> None:

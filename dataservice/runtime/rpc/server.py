@@ -160,7 +160,7 @@ def _check_bindable(host: str, port: int) -> None:
         raise refused(host, port, error) from error
 
 
-class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
+class _Handlers(grpc.GenericRpcHandler):
     """The look-up of handlers: finds the handler of a call after checking its metadata."""
 
     def __init__(self, token: str) -> None:
