@@ -41,6 +41,7 @@ class ClusterSpec:
 
     @property
     def jobs(self) -> list[str]:
+        """The names of the jobs, sorted."""
         return sorted(self._jobs)
 
     def as_dict(self) -> dict[str, list[str] | dict[int, str]]:
@@ -55,12 +56,15 @@ class ClusterSpec:
         return self
 
     def num_tasks(self, job_name: str) -> int:
+        """Returns how many tasks a job has; raises ValueError if there is no such job."""
         return len(self._job(job_name))
 
     def task_indices(self, job_name: str) -> list[int]:
+        """Returns the indices of a job's tasks, of which some may be skipped."""
         return list(self._job(job_name))
 
     def task_address(self, job_name: str, task_index: int) -> str:
+        """Returns the ``host:port`` of a task; raises ValueError if there is no such task."""
         tasks = self._job(job_name)
         if task_index not in tasks:
             raise InvalidArgumentError(

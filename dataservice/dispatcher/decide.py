@@ -1,8 +1,8 @@
 """Decisions about datasets, workers, jobs and readers: (state, request) -> facts and an answer.
 
-Pure: nothing here changes the state, reads a clock or makes an id. Bad requests raise. A request
-that changes nothing yields no facts, so it costs no journal write and is idempotent. `opening`
-decides how a reader joins, `leasing` decides about windows.
+Pure: nothing here changes the state, reads a clock or makes an id. `opening` decides how a reader
+joins, `leasing` decides about windows. Invariant: a bad request raises, and one that changes
+nothing yields no facts, so a repeat costs no journal write and does no harm.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The dispatcher's service on the wire: messages become values, values become messages.
 
-Makes no decisions and keeps no state of the service. One method per RPC, named after it; the RPC
-layer carries the errors that are raised.
+Makes no decisions, keeps no state and takes no lock. Invariant: each RPC has one method, named
+after it; the RPC layer carries the errors that it raises.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Decisions about windows: which ones a worker gets for a reader, and what a reader's marks mean.
 
 Pure, like `decide`. Rules: a reader's own windows come first, because it has part of their rows.
-A lease ends only by a statement of the reader that owns it (release or consumption) or by the loss
-of that reader, so that no row is delivered under two leases. Towards the end of an epoch grants
-shrink, so that all workers share the last rows.
+Towards the end of an epoch grants shrink, so that all workers share the last rows. Invariant: a
+window is leased again only once the reader that owns it has said what it received, or is lost, so
+that no row is delivered under two leases.
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 
 Pure, like `leasing`. The reader puts windows in order, so windows that come early wait in its
 memory. Rules: windows that were given back may be leased again at any time, since the reader may be
-waiting for just those. Fresh windows are leased only up to `LOOKAHEAD` per worker beyond the first
-unfinished one, and few at a time, so that neighbouring windows go to different workers.
+waiting for just those. Fresh ones are leased few at a time, so that neighbouring windows go to
+different workers. Invariant: fresh windows are leased only up to `LOOKAHEAD` per worker beyond the
+first unfinished one, which bounds what waits in the reader's memory.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The dispatcher's answers to the command line: status, lists of jobs and datasets, deletions.
 
-A part of the service that works on its state store. Decides nothing itself.
+A part of the service that works on its state store; decides nothing itself. Invariant: an answer
+describes one moment, and only deletions change anything.
 """
 
 from __future__ import annotations

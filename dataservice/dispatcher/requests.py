@@ -1,6 +1,7 @@
 """The dispatcher's requests and answers: the values that decisions take and return.
 
 One request type per kind of call, named in the imperative. Knows no messages of the wire.
+Invariant: a request or an answer never changes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """A dispatcher as an object: takes a configuration, has an address, can be started and stopped.
 
 Responsible for wiring service, endpoint, journal and RPC server together, for their lifetimes and
-for the housekeeping thread. Any number of dispatchers may live in one process.
+for the housekeeping thread. Knows no requests. Invariant: `stop` is bounded and idempotent, frees
+the port, and leaves no thread at work; any number of dispatchers may live in one process.
 """
 
 from __future__ import annotations

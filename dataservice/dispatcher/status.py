@@ -1,6 +1,7 @@
 """The dispatcher's state as JSON values, for people and for scripts.
 
-Pure. Does not know how the values are sent or shown. Rates are as last reported.
+Pure. Does not know how the values are sent or shown. Invariant: what is described does not change;
+rates are as last reported.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Tells a dispatcher's status, from the JSON that it answers, to people: as a report or as text.
 
-Pure. Does not know where a report is shown.
+Pure. Does not know where a report is shown. Invariant: nothing is shown that is not in the JSON.
 """
 
 from __future__ import annotations

@@ -44,6 +44,7 @@ class TrainerStats(NamedTuple):
 
     @property
     def is_straggler(self) -> bool:
+        """True if the trainer is slower, or longer silent, than the others: see ``verdict``."""
         return bool(self.verdict)
 
 

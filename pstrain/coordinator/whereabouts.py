@@ -1,6 +1,6 @@
 """The place of a closure in words, for errors of calls that wait for it.
 
-Pure: a state in, text out.
+Pure: a state in, text out. Invariant: every closure that has not ended is somewhere.
 """
 
 from __future__ import annotations

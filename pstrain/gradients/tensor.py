@@ -57,10 +57,12 @@ class Tensor:
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """The shape of the value."""
         return self.value.shape
 
     @property
     def dtype(self) -> np.dtype[Any]:
+        """The dtype of the value."""
         return self.value.dtype
 
     def numpy(self) -> NDArray[Any]:

@@ -164,6 +164,7 @@ class LocalCluster:
 
     @property
     def cluster_spec(self) -> ClusterSpec:
+        """The addresses of the trainers and parameter servers, by job."""
         self._check_open()
         return ClusterSpec(
             {role: {t.index: t.address for t in self._of(role)} for role in ("worker", "ps")}

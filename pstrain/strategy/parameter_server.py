@@ -132,6 +132,7 @@ class ParameterServerStrategy(Replica):
 
     @property
     def cluster_resolver(self) -> ClusterResolver:
+        """The resolver with which the strategy was made."""
         return self._resolver
 
     def check_open(self) -> None:
@@ -179,6 +180,7 @@ class ParameterServerStrategy(Replica):
 
     @property
     def variable_partitioner(self) -> PartitionFunction | None:
+        """The partitioner with which the strategy was made; None if variables are not sharded."""
         return self._partitioner
 
     def scope(self) -> Scope[ParameterServerStrategy]:

@@ -53,6 +53,7 @@ class BaseVariable(ValueOperators, Hinting):
 
     @property
     def name(self) -> str:
+        """The name of the variable, as messages show it."""
         return self.spec.name
 
     @property

@@ -29,6 +29,7 @@ class PerWorkerVariable(BaseVariable):
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """The shape of one trainer's value."""
         return self.spec.shape[1:]
 
     @property
