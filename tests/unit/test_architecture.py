@@ -6,6 +6,7 @@ import ast
 import itertools
 import pathlib
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import pytest
 
@@ -121,37 +122,49 @@ NAMING_MODULES = {
     "pstrain/kernels/__init__.py",
     "pstrain/public_names.py",
 }
-Trees = dict[str, ast.Module]
+
+
+class Module(NamedTuple):
+    """A module's text, its syntax tree, and all nodes of that, walked once for all tests."""
+
+    text: str
+    tree: ast.Module
+    nodes: tuple[ast.AST, ...]
+
+
+Modules = dict[str, Module]
 Imports = dict[str, set[str]]
 UNPICKLERS = {"dataservice/dataset/function.py", "pstrain/serialization/pickling.py"}
 
 
-def _modules(*packages: str) -> Iterator[tuple[str, ast.Module]]:
+def _modules(*packages: str) -> Iterator[tuple[str, Module]]:
     for package in packages:
         for path in sorted((ROOT / package).rglob("*.py")):
             if "_pb2" not in path.name:
-                yield path.relative_to(ROOT).as_posix(), ast.parse(path.read_text())
+                tree = ast.parse(text := path.read_text())
+                module = Module(text, tree, tuple(ast.walk(tree)))
+                yield path.relative_to(ROOT).as_posix(), module
 
 
 @pytest.fixture(scope="module")
-def trees() -> Trees:
-    """Parses all modules of the packages; the trees, by path, are freed after this file's tests."""
+def modules() -> Modules:
+    """Parses all modules of the packages, by path; they are freed after the tests of this file."""
     return dict(_modules(*PACKAGES))
 
 
 @pytest.fixture(scope="module")
-def imports(trees: Trees) -> Imports:
-    return {path: _imports(tree) for path, tree in trees.items()}
+def imports(modules: Modules) -> Imports:
+    return {path: _imports(module) for path, module in modules.items()}
 
 
-def _imports(tree: ast.Module) -> set[str]:
+def _imports(module: Module) -> set[str]:
     """Returns the full names that a module imports at run time, not for type checkers only."""
     skipped: set[ast.AST] = set()
-    for node in ast.walk(tree):
+    for node in module.nodes if "TYPE_CHECKING" in module.text else ():
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
             skipped.update(inner for child in node.body for inner in ast.walk(child))
     names: set[str] = set()
-    for node in ast.walk(tree):
+    for node in module.nodes:
         if node in skipped:
             continue
         if isinstance(node, ast.Import):
@@ -162,18 +175,25 @@ def _imports(tree: ast.Module) -> set[str]:
     return names
 
 
-def _dynamic_imports(tree: ast.Module) -> Iterator[ast.expr]:
+def _called(node: ast.AST) -> str:
+    """Returns the last part of the name of what a node calls, "" for other nodes."""
+    match node:
+        case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)):
+            return name
+    return ""
+
+
+def _dynamic_imports(module: Module) -> Iterator[ast.expr]:
     """Yields the first argument of each call of `import_module` and `__import__`."""
-    for node in ast.walk(tree):
-        called = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
-        if called in {"importlib.import_module", "import_module", "__import__"}:
+    for node in module.nodes:
+        if _called(node) in {"import_module", "__import__"}:
             yield node.args[0]  # type: ignore[attr-defined]
 
 
-def _needs(path: str, tree: ast.Module, known: set[str]) -> set[str]:
+def _needs(path: str, module: Module, known: set[str]) -> set[str]:
     """Returns the modules that one imports anywhere: in functions, for type checkers, by string."""
-    names = {argument.value for argument in _dynamic_imports(tree) if _is_text(argument)}
-    for node in ast.walk(tree):
+    names = {argument.value for argument in _dynamic_imports(module) if _is_text(argument)}
+    for node in module.nodes:
         if isinstance(node, ast.Import):
             names.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -265,61 +285,60 @@ def _import_cycle(needs: dict[str, set[str]]) -> list[str]:
     return walked[walked.index(walked[-1]) :]
 
 
-def test_modules_have_no_import_cycles(trees: Trees) -> None:
+def test_modules_have_no_import_cycles(modules: Modules) -> None:
     """Counts hidden imports too: in functions, for type checkers only, and by a string."""
-    trees = {**trees, **dict(_modules("bench", "tests/simulation"))}
-    known = {_module_name(path) for path in trees}
-    needs = {_module_name(path): _needs(path, tree, known) for path, tree in trees.items()}
+    modules = {**modules, **dict(_modules("bench", "tests/simulation"))}
+    known = {_module_name(path) for path in modules}
+    needs = {_module_name(path): _needs(path, module, known) for path, module in modules.items()}
     while needs:
         above = {m: others & needs.keys() for m, others in needs.items() if others & needs.keys()}
         assert len(above) < len(needs), f"a circle of imports: {_import_cycle(above)}"
         needs = above
 
 
-def test_computed_import_names_occur_only_in_listed_modules(trees: Trees) -> None:
-    for path, tree in trees.items():
-        if not all(_is_text(argument) for argument in _dynamic_imports(tree)):
+def test_computed_import_names_occur_only_in_listed_modules(modules: Modules) -> None:
+    for path, module in modules.items():
+        if not all(_is_text(argument) for argument in _dynamic_imports(module)):
             assert path in NAMING_MODULES, path
 
 
-def test_unpickling_occurs_only_in_listed_modules(trees: Trees, imports: Imports) -> None:
-    for path, tree in trees.items():
-        names = imports[path]
+def test_unpickling_occurs_only_in_listed_modules(modules: Modules, imports: Imports) -> None:
+    for path, module in modules.items():
         calls = {
-            ast.unparse(node.func)
-            for node in ast.walk(tree)
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+            ast.unparse(node.func)  # type: ignore[attr-defined]
+            for node in module.nodes
+            if _called(node) in {"load", "loads"}
         }
-        loads = {c for c in calls if c in {"pickle.loads", "pickle.load", "cloudpickle.loads"}}
-        if loads or _touches(names, "pickle"):
+        loads = calls & {"pickle.loads", "pickle.load", "cloudpickle.loads"}
+        if loads or _touches(imports[path], "pickle"):
             assert path in UNPICKLERS, path
 
 
-def test_modules_and_functions_stay_within_size_limits(trees: Trees) -> None:
-    for path, tree in trees.items():
-        lines = (ROOT / path).read_text().count("\n")
+def test_modules_and_functions_stay_within_size_limits(modules: Modules) -> None:
+    for path, module in modules.items():
+        lines = module.text.count("\n")
         assert lines <= 430, f"{path} has {lines} lines"
-        for node in ast.walk(tree):
+        for node in module.nodes:
             if isinstance(node, ast.FunctionDef):
                 length = (node.end_lineno or 0) - node.lineno + 1
                 assert length <= 70, f"{path}: {node.name} has {length} lines"
 
 
-def test_no_module_has_banned_file_name(trees: Trees) -> None:
-    for path in trees:
+def test_no_module_has_banned_file_name(modules: Modules) -> None:
+    for path in modules:
         assert pathlib.Path(path).name not in BANNED_FILES, path
         assert "_v2" not in path, path
 
 
-def test_every_module_has_docstring(trees: Trees) -> None:
-    for path, tree in trees.items():
-        if (ROOT / path).read_text().strip():
-            assert ast.get_docstring(tree), f"{path} has no docstring"
+def test_every_module_has_docstring(modules: Modules) -> None:
+    for path, module in modules.items():
+        if module.text.strip():
+            assert ast.get_docstring(module.tree), f"{path} has no docstring"
 
 
-def test_no_handler_swallows_every_error(trees: Trees) -> None:
-    for path, tree in trees.items():
-        for node in ast.walk(tree):
+def test_no_handler_swallows_every_error(modules: Modules) -> None:
+    for path, module in modules.items():
+        for node in module.nodes:
             if isinstance(node, ast.ExceptHandler):
                 assert node.type is not None, f"{path}:{node.lineno} catches everything"
                 caught = ast.unparse(node.type)
