@@ -27,8 +27,10 @@ def started(events: ev.Events) -> list[tuple[int, int, int]]:
     return [(e.closure, e.trainer, e.attempt) for e in events if isinstance(e, ev.ClosureStarted)]
 
 
-def running_state(closures: int, trainers: int, slots: int = 1) -> CoordinatorState:
-    state = CoordinatorState()
+def running_state(
+    closures: int, trainers: int, slots: int = 1, rule: Consistency = ASYNC
+) -> CoordinatorState:
+    state = CoordinatorState(rule, range(trainers))
     for trainer in range(trainers):
         apply(state, decide.join_trainer(trainer, slots))
     for closure in range(closures):

@@ -121,12 +121,7 @@ def test_closure_with_committed_part_is_not_cancelled() -> None:
 
 
 def test_cancelled_closure_dropped_from_round_does_not_run_again() -> None:
-    state = CoordinatorState(Sync(1), range(2))
-    for trainer in range(2):
-        apply(state, decide.join_trainer(trainer, 1))
-    for closure in range(2):
-        apply(state, decide.schedule(state, closure))
-    apply(state, assigning.assign(state))
+    state = running_state(closures=2, trainers=2, rule=Sync(1))
     cancel(state, 1)
     apply(state, decide.prepare(state, 0, 0, 0))
     assert cancel(state, 0) == (), "its round may be decided"
@@ -138,12 +133,7 @@ def test_cancelled_closure_dropped_from_round_does_not_run_again() -> None:
 
 
 def test_cancel_may_be_refused_once_closure_is_prepared() -> None:
-    state = CoordinatorState(Sync(), range(2))
-    for trainer in range(2):
-        apply(state, decide.join_trainer(trainer, 1))
-    for closure in range(2):
-        apply(state, decide.schedule(state, closure))
-    apply(state, assigning.assign(state))
+    state = running_state(closures=2, trainers=2, rule=Sync())
     cancel(state, 0)
     apply(state, decide.prepare(state, 0, 0, 0))
     apply(state, decide.answer_cancel(state, 0, 0, 0, is_granted=False))
@@ -151,12 +141,7 @@ def test_cancel_may_be_refused_once_closure_is_prepared() -> None:
 
 
 def test_round_continues_without_cancelled_closure() -> None:
-    state = CoordinatorState(Sync(0), range(2))
-    for trainer in range(2):
-        apply(state, decide.join_trainer(trainer, 1))
-    for closure in range(3):
-        apply(state, decide.schedule(state, closure))
-    apply(state, assigning.assign(state))
+    state = running_state(closures=3, trainers=2, rule=Sync(0))
     cancel(state, 0)
     apply(state, decide.fail(state, 0, 0, 0))
     apply(state, assigning.assign(state))
