@@ -1,11 +1,11 @@
 """Where closures may start once trainers have met the end of their data, and when these end.
 
 What one trainer's reader holds is given to no other, so data is used up only when all readers have
-ended. A closure that met an end waits for a trainer that has not met it; a closure that did not run
-yet does too, if all iterators among its arguments have ended somewhere, but once they have ended
-everywhere it runs on any trainer, as it may do without. What a lost trainer had not used becomes
-available to all others again, even those at their end: ends that were met before its release do
-not count. Pure. Invariant: no closure waits for a trainer that is not live, and none starts where
+ended. A closure that met an end waits for a trainer that has not met it. So does a closure that has
+not run yet, if all iterators among its arguments have ended somewhere; once they have ended
+everywhere it runs on any trainer, as it may not need them. What a lost trainer had not used becomes
+available to all others again, even those at their end: ends that were met before its release do not
+count. Pure. Invariant: no closure waits for a trainer that is not live, and none starts where
 another met an end that it would meet too. Once all live trainers are at their end, nothing starts
 until all that runs has ended, because a trainer may still be lost; then the waiting closures end.
 """

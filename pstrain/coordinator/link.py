@@ -219,7 +219,11 @@ class TrainerLink:
                 raise end.error
 
     def _learn_services(self, services: Iterable[str]) -> None:
-        """Has services that were not known give back what trainers held that were lost before."""
+        """Notes which data services the trainer reads.
+
+        A service that was not known may have been read by trainers that were lost before, so it is
+        told to give back what their readers held.
+        """
         new, lost_names = self._scheduler.trainers.services_read(services)
         if not lost_names:
             return

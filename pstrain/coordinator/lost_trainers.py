@@ -3,7 +3,7 @@
 First every server fences the trainer, so that it can change nothing more there, and reports what it
 had decided and prepared. Parts that were decided on any server are completed on all, parts that
 were only prepared are dropped. A closure that made notes on its parts ends with the notes on the
-decided ones, because the result of another run would not cover them. Then the data services are
+decided parts, because the result of another run would not cover these. Then the data services are
 told which rows counted; they give the others to other readers. Knows neither threads nor the
 scheduler's state. Invariant: the trainer's other closures run again only after all this.
 """

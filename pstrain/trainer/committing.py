@@ -164,8 +164,9 @@ class Committer(TwoPhaseCommit):
     def _hold(self, run: ClosureRun, result: pb.ClosureResult) -> PendingPart:
         """Holds back the end of a closure; what its thread held before is committed first.
 
-        Unless that waits for its turn: it then commits along with what comes before it, or with
-        this end at the latest. Waits for it only if much is held, or no other closure runs.
+        Not if that still waits for its turn: it then commits along with what comes before it, or
+        with this end at the latest. The thread waits for it only if much is held, or if the trainer
+        runs one closure at a time.
         """
         earlier, run.held = run.held, None
         if earlier is not None and not earlier.waiting():

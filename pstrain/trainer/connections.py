@@ -2,9 +2,10 @@
 
 Sends to all servers first and then receives from all, so that they work in parallel without a
 thread for each; shared memory connects a server of the same host and user. A thread gets the
-streams that it used last: it is done with what it read by them, so the memory goes back with its
-next message and needs none of its own. Knows nothing of what messages mean. Invariant: a stream is
-lent again only when every reply it owed has been read; after any failure it is closed instead.
+streams that it used last, because it is done with what it read from them: shared memory then goes
+back along with its next message, instead of by one of its own. Knows nothing of what messages mean.
+Invariant: a stream is lent again only when every reply it owed has been read; after any failure it
+is closed instead.
 """
 
 from __future__ import annotations

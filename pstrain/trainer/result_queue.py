@@ -2,8 +2,8 @@
 
 A message and its reply cost the two processes a third of the time of a small step. Knows nothing of
 gRPC, nor of what closures do. Invariant: messages are taken in the order in which they were put,
-and delay no work: a result by which the coordinator decides is taken at once, and so are all once
-as many have ended as are left to do, so that the trainer never runs out of work meanwhile.
+and delay no work. A result that the coordinator has to decide on is taken at once. So are all once
+as many closures have ended as are left here, so that the trainer never runs out of work meanwhile.
 """
 
 from __future__ import annotations

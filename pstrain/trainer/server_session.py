@@ -164,7 +164,10 @@ class ServerSession:
             headers = {ps: header for ps, header in headers.items() if replies[ps].header["left"]}
 
     def exchange(self, messages_by_ps: Mapping[int, Message]) -> dict[int, Header]:
-        """Sends a message to each of some servers, again if a reply may be lost; gives replies."""
+        """Sends a message to each of these servers, again if a reply may be lost.
+
+        Returns the headers of the replies.
+        """
         return {ps: reply.header for ps, reply in self._answers(messages_by_ps).items()}
 
     def exchange_with(self, messages_by_ps: Mapping[int, Message], pulls: Pulls) -> Answers:

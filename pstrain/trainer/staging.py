@@ -24,8 +24,9 @@ from pstrain.wire import trainer_pb2 as pb
 NOTED_MAX_BYTES: Final = 2 << 20
 """The limit of a run's notes: servers keep them until it ends, and report them in one header."""
 
-# The share of what servers keep that running closures may note. The rest is for closures that ended
-# elsewhere or whose end is held back, so that only notes of closures that have ended are dropped.
+# Running closures may note one part in so many of what servers keep. The rest is for closures whose
+# end was decided elsewhere or is held back: if servers have to drop notes, they drop only those of
+# closures that have ended.
 _RUNNING_SHARE: Final = 4
 
 _NUMBER_BYTES: Final = 20

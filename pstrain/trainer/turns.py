@@ -2,10 +2,10 @@
 
 Pure: no threads, no network. A ticket stands for an element that was taken from a source. Committed
 elements are always a prefix of those taken, so a few marks describe them. Closures whose elements
-interleave commit together, and with them those that are ready and have the next elements, which
-would have to wait for this commit only to begin theirs. A closure without elements waits for no
-other. Invariant: when a group may commit, every element that was taken before one of its own is
-committed or belongs to the group.
+interleave commit together. Ready closures that have the next elements join them, as their own
+commit could not begin before this one has ended. A closure without elements waits for no other.
+Invariant: when a group may commit, every element that was taken before one of its own is committed
+or belongs to the group.
 """
 
 from __future__ import annotations
