@@ -132,13 +132,7 @@ class CoordinatorState:
             case ev.ClosureStarted():
                 self._start(event)
             case ev.ClosureFinished():
-                self._tick(event.closure)
-                self._end(event.closure)
-                self.finished_count += 1
-                if event.closure in self.queues.dependencies.dependants:
-                    # In rounds, closures run in the order of their numbers.
-                    in_order = isinstance(self.consistency, Sync)
-                    self.queues.release(event.closure, in_order=in_order)
+                self._finish(event.closure)
             case ev.ClosureFailed():
                 self._tick(event.closure)
                 self._end(event.closure)
@@ -158,12 +152,7 @@ class CoordinatorState:
             case ev.CancelRefused():
                 del self.cancelling[event.closure]
             case ev.TrainerJoined():
-                self.trainers[event.trainer] = Trainer(event.slots)
-                self.clocks[event.trainer] = self.clocks.slowest
-                self.free.add(event.trainer, event.slots)
-                self.round.trainers.join(event.trainer)
-                self.unsettled.discard(event.trainer)
-                self.round.absent.discard(event.trainer)
+                self._join(event.trainer, event.slots)
             case ev.TrainerSilenced():
                 self._silence(event.trainer)
             case ev.TrainerLost():
@@ -199,6 +188,14 @@ class CoordinatorState:
         self._note_options(event)
         self.round.count(event.closure, self.trainers_expected)
         self.queues.add(event.closure, event.inputs)
+
+    def _finish(self, closure: int) -> None:
+        self._tick(closure)
+        self._end(closure)
+        self.finished_count += 1
+        if closure in self.queues.dependencies.dependants:
+            # In rounds, closures run in the order of their numbers.
+            self.queues.release(closure, in_order=isinstance(self.consistency, Sync))
 
     def _return(self, event: ev.ClosureReturned) -> None:
         closure = event.closure
@@ -299,6 +296,14 @@ class CoordinatorState:
         self.ends.end(closure)
         self.ended_runs[closure] += 1
         self.dropped_count += 1
+
+    def _join(self, trainer: int, slots: int) -> None:
+        self.trainers[trainer] = Trainer(slots)
+        self.clocks[trainer] = self.clocks.slowest
+        self.free.add(trainer, slots)
+        self.round.trainers.join(trainer)
+        self.unsettled.discard(trainer)
+        self.round.absent.discard(trainer)
 
     def _silence(self, trainer: int) -> None:
         """Silences a trainer; its prepared closures, which are not decided, count as running."""

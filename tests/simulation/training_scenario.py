@@ -352,9 +352,63 @@ def _reached(place: str) -> None:
     running().node.reached(place)
 
 
+_BLOCKING = (
+    scheduler,
+    core,
+    applying,
+    deadlines,
+    trainer_interface,
+    barrier,
+    rollback,
+    waits,
+    scheduler_stats,
+    restoring,
+    server_identities,
+    settling,
+    link,
+    remote_value,
+    trainer_service,
+    trainer_session,
+    closure_stream,
+    committing,
+    trainer_cancelling,
+    flush_timer,
+    result_queue,
+    resources,
+)
+"""The modules whose threads, queues and waits are simulated."""
+
+
 @contextmanager
 def staged() -> Iterator[None]:
     """Puts the stand-ins in place; several simulations may run one after the other inside."""
+    with on_one_core(), pytest.MonkeyPatch.context() as patch:
+        for module in _BLOCKING:
+            patch.setattr(module, "threading", THREADING, raising=False)
+            patch.setattr(module, "queue", QUEUE, raising=False)
+            patch.setattr(module, "time", TIME, raising=False)
+            if hasattr(module, "logger"):
+                patch.setattr(module.logger, "disabled", True)
+        for module in (lost_trainers, trainer_rounds, resumption, saving):
+            patch.setattr(module.logger, "disabled", True)
+        patch.setattr(core, "QuietCondition", THREADING.Condition)
+        patch.setattr(link, "RpcClient", RpcClient)
+        patch.setattr(
+            lost_trainers,
+            "dataservice",
+            SimpleNamespace(release_readers=training_program.release_readers),
+        )
+        patch.setattr(server_session, "Connections", Connections)
+        patch.setattr(requests, "read_changes", _read_changes)
+        patch.setattr(trainer_session, "open_dataset", training_program.open_dataset)
+        for module in (two_phase_commit, trainer_rounds):
+            patch.setattr(module, "reached", _reached)
+        _watch(patch)
+        yield
+
+
+def _watch(patch: pytest.MonkeyPatch) -> None:
+    """Has the checker hear what the program is told, and which rows closures take."""
     set_value, failed = RemoteValue._set, TrainerSession._failed
     commit_held, keep = Committer.commit_held, ClosureRun.keep
 
@@ -382,55 +436,7 @@ def staged() -> Iterator[None]:
             error = CancelledError(STAGE.world.checker.rows_left(token))
         return failed(self, result, error)
 
-    with on_one_core(), pytest.MonkeyPatch.context() as patch:
-        modules = (
-            scheduler,
-            core,
-            applying,
-            deadlines,
-            trainer_interface,
-            barrier,
-            rollback,
-            waits,
-            scheduler_stats,
-            restoring,
-            server_identities,
-            settling,
-            link,
-            remote_value,
-            trainer_service,
-            trainer_session,
-            closure_stream,
-            committing,
-            trainer_cancelling,
-            flush_timer,
-            result_queue,
-            resources,
-        )
-        for module in modules:
-            patch.setattr(module, "threading", THREADING, raising=False)
-            patch.setattr(module, "queue", QUEUE, raising=False)
-            patch.setattr(module, "time", TIME, raising=False)
-            if hasattr(module, "logger"):
-                patch.setattr(module.logger, "disabled", True)
-        patch.setattr(lost_trainers.logger, "disabled", True)
-        patch.setattr(trainer_rounds.logger, "disabled", True)
-        patch.setattr(resumption.logger, "disabled", True)
-        patch.setattr(saving.logger, "disabled", True)
-        patch.setattr(core, "QuietCondition", THREADING.Condition)
-        patch.setattr(link, "RpcClient", RpcClient)
-        patch.setattr(
-            lost_trainers,
-            "dataservice",
-            SimpleNamespace(release_readers=training_program.release_readers),
-        )
-        patch.setattr(server_session, "Connections", Connections)
-        patch.setattr(requests, "read_changes", _read_changes)
-        patch.setattr(trainer_session, "open_dataset", training_program.open_dataset)
-        for module in (two_phase_commit, trainer_rounds):
-            patch.setattr(module, "reached", _reached)
-        patch.setattr(RemoteValue, "_set", set_and_tell)
-        patch.setattr(Committer, "commit_held", commit_and_note)
-        patch.setattr(ClosureRun, "keep", keep_and_note)
-        patch.setattr(TrainerSession, "_failed", fail_and_name)
-        yield
+    patch.setattr(RemoteValue, "_set", set_and_tell)
+    patch.setattr(Committer, "commit_held", commit_and_note)
+    patch.setattr(ClosureRun, "keep", keep_and_note)
+    patch.setattr(TrainerSession, "_failed", fail_and_name)
