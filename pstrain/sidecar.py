@@ -6,9 +6,7 @@ of one complete checkpoint; no values of two checkpoints are mixed.
 
 from __future__ import annotations
 
-import json
 import logging
-import math
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -28,16 +26,14 @@ from pstrain.checkpoints import manifest
 from pstrain.checkpoints.checkpoint import Checkpoint
 from pstrain.checkpoints.watch import checkpoints_iterator
 from pstrain.errors import DataLossError, InvalidArgumentError, InvalidTypeError, NotFoundError
-from pstrain.evaluation import Logs, evaluate
+from pstrain.evaluation import evaluate
+from pstrain.evaluation_results import EvaluationResults
 from pstrain.features.weighting import with_weights
-from pstrain.output.result_files import append
 from pstrain.variables.variable import Variable
 
 logger = logging.getLogger(__name__)
 
 _POLL_S = 30.0
-_RESULTS = "metrics.jsonl"
-_BEST = "best.json"
 
 
 class SidecarEvaluator:
@@ -127,9 +123,9 @@ class SidecarEvaluator:
         checkpoint, such as a model of another structure; skips a checkpoint that is removed while
         it is read.
         """
-        self._monitor.best = self._known_best()
-        self._evaluated = self._known_evaluated()
-        self._tell_of_earlier()
+        files = EvaluationResults(self.results_dir, self._monitor)
+        self._evaluated = files.resume()
+        self._tell_of_earlier(files.path)
         for path in checkpoints_iterator(
             self.checkpoint_dir,
             self._min_interval_s,
@@ -138,7 +134,7 @@ class SidecarEvaluator:
             every=self._every,
             stop=self._stop,
         ):
-            result = self._evaluate(path)
+            result = self._evaluate(path, files)
             if result is not None and self._is_last(result):
                 break
         return self.results
@@ -147,9 +143,8 @@ class SidecarEvaluator:
         """Ends :meth:`start` after the evaluation in progress; may be called from any thread."""
         self._stop.set()
 
-    def _tell_of_earlier(self) -> None:
+    def _tell_of_earlier(self, path: str) -> None:
         if self._verbose and self._max_evaluations is not None and self._evaluated:
-            path = os.path.join(self.results_dir, _RESULTS)
             print(
                 f"max_evaluations={self._max_evaluations} counts {len(self._evaluated)} made "
                 f"before, by {path}; another results_dir counts anew",
@@ -168,7 +163,7 @@ class SidecarEvaluator:
         step = result["step"]
         return self._last_step is not None and step is not None and step >= self._last_step
 
-    def _evaluate(self, path: str) -> dict[str, Any] | None:
+    def _evaluate(self, path: str, files: EvaluationResults) -> dict[str, Any] | None:
         """Evaluates one checkpoint; None if the checkpoint was removed before it could be read."""
         try:
             step = self._restore(path)
@@ -189,7 +184,7 @@ class SidecarEvaluator:
         result = {"checkpoint": path, "step": step, "metrics": logs}
         self.results.append(result)
         self._evaluated.add(path)
-        self._write(result)
+        files.write(result)
         if self._verbose:
             shown = "  ".join(f"{name} {value:.4f}" for name, value in logs.items())
             when = "" if step is None else f" at step {step}"
@@ -217,40 +212,6 @@ class SidecarEvaluator:
             self._step_count = _StepCount(name)
         return self._step_count
 
-    def _write(self, result: dict[str, Any]) -> None:
-        os.makedirs(self.results_dir, exist_ok=True)
-        append(os.path.join(self.results_dir, _RESULTS), json.dumps(_plain(result)) + "\n")
-        value = self._monitor.value(result["metrics"], "SidecarEvaluator")
-        if self._monitor.improves(value):
-            best = {"monitor": self._monitor.name, **_plain(result)}
-            manifest.write_file(self.results_dir, _BEST, json.dumps(best, indent=1))
-
-    def _known_evaluated(self) -> set[str]:
-        """Returns the checkpoints whose results are in ``results_dir``."""
-        path = os.path.join(self.results_dir, _RESULTS)
-        found: set[str] = set()
-        if not os.path.exists(path):
-            return found
-        with open(path, encoding="utf-8", errors="replace") as stream:
-            for line in stream:
-                try:
-                    found.add(str(json.loads(line)["checkpoint"]))
-                except (ValueError, KeyError, TypeError) as error:
-                    logger.warning("cannot use a line of %s: %s", path, error)
-        return found
-
-    def _known_best(self) -> float | None:
-        """Returns the best value that an earlier run of this evaluator saved, or None."""
-        try:
-            with open(os.path.join(self.results_dir, _BEST), encoding="utf-8") as stream:
-                best = json.load(stream)
-            return float(best["metrics"][self._monitor.name])
-        except FileNotFoundError:
-            return None
-        except (ValueError, KeyError, TypeError) as error:
-            logger.warning("cannot use %s in %s: %s", _BEST, self.results_dir, error)
-            return None
-
 
 class _StepCount:
     """The step count of a checkpoint's optimizer of this name, without its update rule."""
@@ -258,10 +219,3 @@ class _StepCount:
     def __init__(self, name: str) -> None:
         self.iterations = Variable(0, name=f"{name}/iterations", trainable=False)
         self.variables = [self.iterations]
-
-
-def _plain(result: dict[str, Any]) -> dict[str, Any]:
-    """Replaces metrics that are not finite by None: JSON has no NaN."""
-    metrics: Logs = result["metrics"]
-    kept = {name: v if math.isfinite(v) else None for name, v in metrics.items()}
-    return {**result, "metrics": kept}
