@@ -26,7 +26,7 @@ from dataservice.dataset.sources.columnar import (
     merged_splits,
     named_parts,
 )
-from dataservice.dataset.sources.files import InputFile, read_unchanged
+from dataservice.dataset.sources.files import InputFile
 from dataservice.dataset.sources.ipc_metadata import batch_metadata
 from dataservice.dataset.sources.opening import opened
 from dataservice.dataset.sources.paths import (
@@ -77,12 +77,6 @@ class IpcSource(ColumnarSource):
                 self.check_schema(file.path, pa.ipc.open_file(handle).schema)
                 sizes = [batch.rows for batch in batch_metadata(handle)]
         return merged_splits(file, enumerate(sizes), _MERGED_ROWS)
-
-    def read(
-        self, split: Split, first_row: int, context: RunContext
-    ) -> Generator[pa.RecordBatch, None, None]:
-        rows = self._rows(split, first_row, context)
-        return read_unchanged(split, self.storage_options, rows)
 
     def _rows(
         self, split: Split, first_row: int, context: RunContext

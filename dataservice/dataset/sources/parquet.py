@@ -31,7 +31,7 @@ from dataservice.dataset.sources.columnar import (
     merged_splits,
     named_parts,
 )
-from dataservice.dataset.sources.files import InputFile, find_in_each, read_unchanged
+from dataservice.dataset.sources.files import InputFile, find_in_each
 from dataservice.dataset.sources.hive import PARTITIONINGS, FolderColumns, folder_row
 from dataservice.dataset.sources.opening import opened
 from dataservice.dataset.sources.paths import is_local
@@ -168,12 +168,6 @@ class ParquetSource(ColumnarSource):
                 with contextlib.suppress(pa.ArrowException):
                     fragment = fragment.subset(filter=condition, schema=self.read_schema)
             return [group.id for group in fragment.row_groups]
-
-    def read(
-        self, split: Split, first_row: int, context: RunContext
-    ) -> Generator[pa.RecordBatch, None, None]:
-        rows = self._rows(split, first_row, context)
-        return read_unchanged(split, self.storage_options, rows)
 
     def _rows(
         self, split: Split, first_row: int, context: RunContext

@@ -16,7 +16,7 @@ import pyarrow as pa
 from dataservice.dataset.columns import require_distinct
 from dataservice.dataset.plain_types import plain_schema
 from dataservice.dataset.sources.base import FileSource
-from dataservice.dataset.sources.files import InputFile, read_unchanged
+from dataservice.dataset.sources.files import InputFile
 from dataservice.dataset.sources.opening import COMPRESSIONS
 from dataservice.dataset.stream import RunContext
 from dataservice.errors import InvalidTypeError
@@ -41,18 +41,12 @@ class WholeFilesSource(FileSource):
     def plan_table(self) -> SplitTable:
         return SplitTable.of_files(self.files())
 
-    def read(
+    def _rows(
         self, split: Split, first_row: int, context: RunContext
     ) -> Generator[pa.RecordBatch, None, None]:
         assert split.path is not None
-        rows = self._rows(split.path, first_row, context)
-        return read_unchanged(split, self.storage_options, rows)
-
-    def _rows(
-        self, path: str, first_row: int, context: RunContext
-    ) -> Generator[pa.RecordBatch, None, None]:
         position = 0
-        with closing(self.batches(path, context)) as batches:
+        with closing(self.batches(split.path, context)) as batches:
             for batch in batches:
                 position += batch.num_rows
                 new_rows = min(position - first_row, batch.num_rows)
