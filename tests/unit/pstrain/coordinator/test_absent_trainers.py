@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from dataservice import Dataset
+from pstrain.consistency import ASYNC
 from pstrain.coordinator.remote_value import RemoteValue
 from pstrain.execution.cluster import ClusterExecutor
 from pstrain.execution.executor import Steps
@@ -28,6 +29,7 @@ class Coordinator:
     """A coordinator that runs closures on its live trainers in turn; no trainer has any data."""
 
     num_trainers = 2
+    strategy = SimpleNamespace(consistency=ASYNC)
     recovery = SimpleNamespace(is_restoring=False)
 
     def __init__(self, *live: int) -> None:
