@@ -1,4 +1,4 @@
-"""``evaluate`` and ``predict``: metrics and probabilities over a dataset.
+"""``evaluate`` and ``predict``: metrics and predictions over a dataset.
 
 Knows nothing of how a model computes. Invariant: metric states travel and are merged, never
 averages, so the result is the same for any number of trainers.
@@ -62,7 +62,7 @@ def evaluate(
     verbose = check_verbose(verbose)
     executor = executor_of(model, distributed)
     data, column = with_weights(data, sample_weight)
-    loss = TrainedLoss(name="loss")
+    loss = TrainedLoss(model.objective)
     metrics, weighted = [loss, *model.metrics], [loss, *model.weighted_metrics]
     merged = [MergedState(metric.merge, metric.initial_state()) for metric in metrics]
     hooks = _hooks(callbacks, model, steps)
@@ -119,10 +119,10 @@ class EvaluateSteps:
             features = model.encode(batch)
             if features.labels is None:
                 raise model.schema.lacks_label(batch)
-            probabilities = model.predict_on_batch(features)
+            predictions = model.predict_on_batch(features)
             weights = self._weighting.of(batch, features.labels)
-            tally.add(features.labels, probabilities, weights, self._grouping.of(batch))
-            done, examples = done + 1, examples + len(probabilities)
+            tally.add(features.labels, predictions, weights, self._grouping.of(batch))
+            done, examples = done + 1, examples + len(predictions)
             has_room = tally.rows_bytes < _ROWS_MAX_BYTES
             if not has_room:
                 break
@@ -145,7 +145,9 @@ def predict(
     callbacks: Sequence[Callback] | CallbackList = (),
     distributed: bool | None = None,
 ) -> NDArray[np.float32]:
-    """Returns the probability of label 1 for every row, float32 [rows], in row order. Blocks.
+    """Returns the prediction for every row, float32 [rows], in row order. Blocks.
+
+    Of a classifier it is the probability of label 1.
 
     Runs on the trainers if there are any and each can read the data by itself (a Dataset that is
     not distributed, a table, arrays), otherwise in this process. With ``distributed=True`` trainers
@@ -175,12 +177,12 @@ def predict(
     hooks.predict_end({})
     if steps is not None and len(parts) < steps:
         warn_of_end("predict", len(parts), f"steps={steps}", "these were predicted")
-    probabilities = np.concatenate(parts) if parts else np.empty(0, dtype=np.float32)
+    predictions = np.concatenate(parts) if parts else np.empty(0, dtype=np.float32)
     if verbose:
         elapsed_s = time.perf_counter() - started_s
-        rate = len(probabilities) / max(elapsed_s, 1e-9)
-        print(f"prediction: examples {len(probabilities):,}  examples_per_s {rate:,.0f}")
-    return probabilities
+        rate = len(predictions) / max(elapsed_s, 1e-9)
+        print(f"prediction: examples {len(predictions):,}  examples_per_s {rate:,.0f}")
+    return predictions
 
 
 class PredictSteps:

@@ -90,7 +90,7 @@ def fit(
     data, column = with_weights(data, sample_weight)
     validation = _validation(validation_data, validation_sample_weight, batch_size)
     data, validation = _divided(data, column, validation_split, validation)
-    step = TrainSteps(model, Weighting(column, class_weight))
+    step = TrainSteps(model, _weighting(model, column, class_weight))
     source = as_source(data, batch_size)
     check_end(source, steps_per_epoch, "steps_per_epoch=")
     dataset = executor.dataset(source, 0 if steps_per_epoch else initial_epoch)
@@ -219,6 +219,12 @@ def _checked(
     check_optional(1, steps_per_epoch=steps_per_epoch)
     steps = None if steps_per_epoch is None else int(steps_per_epoch)
     return epochs, steps, integer_at_least(steps_per_execution, 1, "steps_per_execution")
+
+
+def _weighting(model: Any, column: str | None, class_weight: Any) -> Weighting:
+    if class_weight is not None:
+        model.objective.check_class_weight()
+    return Weighting(column, class_weight)
 
 
 def _divided(

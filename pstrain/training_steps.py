@@ -11,12 +11,11 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from pstrain.execution.executor import Note, NotingFunction, Report, take
 from pstrain.features.weighting import Weighting
 from pstrain.gradients.tape import GradientTape
-from pstrain.losses import BinaryCrossentropy, sigmoid
 from pstrain.metrics.tally import Tally, of_each_row
 
 _Values = NDArray[Any] | None
@@ -30,17 +29,21 @@ class Step(NamedTuple):
     wait_s: float
     busy_s: float
     labels: _Values = None
-    probabilities: _Values = None
+    predictions: _Values = None
     weights: _Values = None
 
-    def packed(self, *, are_weighed: bool) -> Step:
-        """Returns the step as a note stores it: labels (0 or 1) as bytes, weights if needed."""
-        labels = None if self.labels is None else self.labels.astype(np.uint8)
+    def packed(self, label_type: DTypeLike, *, are_weighed: bool) -> Step:
+        """Returns the step as a note stores it: labels of ``label_type``, weights if needed."""
+        labels = None if self.labels is None else self.labels.astype(label_type, copy=False)
         return self._replace(labels=labels, weights=self.weights if are_weighed else None)
 
     def unpacked(self) -> Step:
         """Returns the step with labels as metrics take them; the inverse of :meth:`packed`."""
-        return self if self.labels is None else self._replace(labels=self.labels.astype(np.float32))
+        return (
+            self
+            if self.labels is None
+            else self._replace(labels=self.labels.astype(np.float32, copy=False))
+        )
 
 
 class Sums:
@@ -53,8 +56,8 @@ class Sums:
 
     def add(self, step: Step) -> None:
         """Adds one step; steps come in their order, because sums of floats depend on it."""
-        if step.labels is not None and step.probabilities is not None:
-            self._tally.add(step.labels, step.probabilities, step.weights, {})
+        if step.labels is not None and step.predictions is not None:
+            self._tally.add(step.labels, step.predictions, step.weights, {})
         self._steps, self._examples = self._steps + 1, self._examples + step.rows
         self._loss_sum += step.loss * step.rows
         self._wait_s, self._busy_s = self._wait_s + step.wait_s, self._busy_s + step.busy_s
@@ -77,7 +80,6 @@ class TrainSteps(NotingFunction):
 
     def __init__(self, model: Any, weighting: Weighting) -> None:
         self._model, self._weighting = model, weighting
-        self._loss = BinaryCrossentropy(from_logits=True)
 
     def run(self, iterator: Any, steps: int, note: Note) -> Report:
         model, sums, done, has_room = self._model, Sums(self._model), 0, True
@@ -91,7 +93,7 @@ class TrainSteps(NotingFunction):
             sums.add(step)
             # The last step needs no note: the report covers it.
             if done < steps:
-                has_room = note(step.packed(are_weighed=are_weighed))
+                has_room = note(step.packed(model.objective.packed_labels, are_weighed=are_weighed))
             if not has_room:
                 break
         busy_s = time.perf_counter() - began_s
@@ -105,12 +107,13 @@ class TrainSteps(NotingFunction):
             raise model.schema.lacks_label(batch)
         weights = self._weighting.of(batch, features.labels)
         with GradientTape() as tape:
-            logits = model.forward(features)
-            loss = self._loss(features.labels, logits, weights)
+            outputs = model.forward(features)
+            loss = model.objective(features.labels, outputs, weights)
         model.optimizer.apply_gradients(tape.gradients(loss))
         counted: tuple[_Values, ...] = ()
         if of_each_row(model.metrics):
-            counted = features.labels, sigmoid(logits.value.reshape(-1)), weights
+            predictions = model.objective.predicted(outputs.value.reshape(-1))
+            counted = features.labels, predictions, weights
         return len(features.labels), float(loss), counted
 
     def report_of(self, notes: Iterable[Any]) -> Report:

@@ -65,6 +65,8 @@ def check_held(
                 f"{type(objects[name]).__qualname__} here and was a {saved['class']} when it was "
                 "saved: leave it out, or give it another name"
             )
+        if isinstance(objects[name], ChecksSaved) and "config" in saved:
+            objects[name].check_saved(saved["config"])
     wholes = variable_names.wholes(objects)
     for group in grouped(named, stored):
         for name, spec in group.specs.items():
@@ -115,6 +117,14 @@ class Attached(Protocol):
 
     def load_state_dict(self, state: Mapping[str, Any] | None) -> None:
         """Restores the state; ``state`` is None if the checkpoint does not hold the object."""
+
+
+@runtime_checkable
+class ChecksSaved(Protocol):
+    """An object, such as a model, whose values mean what its configuration says."""
+
+    def check_saved(self, config: Mapping[str, Any]) -> None:
+        """Raises InvalidArgumentError if values saved with ``config`` mean something else here."""
 
 
 @runtime_checkable

@@ -182,7 +182,25 @@ def labels(name: str, column: pa.Array) -> NDArray[np.float32]:
         found = ", ".join(str(v) for v in kinds[:6].tolist()) + (", ..." if len(kinds) > 6 else "")
         raise DataError(
             f"label column {name!r} must hold the two values 0 and 1, found {found}: "
-            "map it to 0 and 1"
+            'map it to 0 and 1, or, to predict numbers, compile(loss="mse")'
+        )
+    return out
+
+
+def number_labels(name: str, column: pa.Array) -> NDArray[np.float32]:
+    """Returns labels as finite float32; DataError for nulls and other values."""
+    column = singles(column)
+    if column.null_count:
+        raise DataError(f"label column {name!r} holds {column.null_count} nulls: filter them out")
+    values = numbers(name, column, "label").values
+    with np.errstate(over="ignore"):
+        out = values.astype(np.float32)
+    wrong = ~np.isfinite(out)
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        raise DataError(
+            f"label column {name!r}, row {row}: {values[row]} is not a finite float32: filter such "
+            "rows out, or scale the labels"
         )
     return out
 
@@ -252,6 +270,7 @@ _OF_LISTS = {
     "categorical": "give its Category a pooling",
     "dense": "a dense column has one number in each row; make a column of each place of the list "
     "(with_column), or, if they are ids, a categorical column: Category(n, pooling='mean')",
+    "label": "a model is trained on one number for each row",
     "vocabulary": "give a list of strings or integers",
 }
 
@@ -278,8 +297,8 @@ def numbers(name: str, column: pa.Array, role: str) -> _Values:
     values = _view(buffer, dtype, len(column), column.offset)
     if dtype not in _COMPILED:
         # Small integers are rare; widening them keeps the number of compiled kernels small. Ids of
-        # uint64 keep their bits as int64; dense values beyond int64 would become negative.
-        is_number = role == "dense" and dtype == np.uint64
+        # uint64 keep their bits as int64; other values beyond int64 would become negative.
+        is_number = role in ("dense", "label") and dtype == np.uint64
         values = values.astype(np.float64 if is_number else np.int64)
         values.flags.writeable = False
     return _Values(values, _bitmap(column, valid), column.offset)

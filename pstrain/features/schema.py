@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -28,6 +28,8 @@ from pstrain.features.tokens import TokenCounts, Vocabulary
 
 __all__ = ["Category", "FeatureSchema", "Features"]
 
+ReadLabels = Callable[[str, pa.Array], NDArray[np.float32]]
+
 _is_online = operator.attrgetter("online")
 
 
@@ -36,8 +38,8 @@ class Features:
     """An encoded batch; every matrix is row-major.
 
     ``dense``: float32 [n, D]. ``ids``: int64 [n, F], rows of the table that all fields share.
-    ``labels``: float32 [n] of 0 and 1, or None if the batch has none. ``bags``: the fields with
-    lists, which have no column in ``ids``. ``has_keys``: True if the ids of online columns are
+    ``labels``: float32 [n], such as 0 and 1, or None if the batch has none. ``bags``: the fields
+    with lists, which have no column in ``ids``. ``has_keys``: True if the ids of online columns are
     keys, which a model replaces by rows.
     """
 
@@ -214,12 +216,15 @@ class FeatureSchema:
             "FeatureSchema(label=...)"
         )
 
-    def encode(self, batch: Any, *, labelled: bool = True) -> Features:
+    def encode(
+        self, batch: Any, *, labelled: bool = True, read_labels: ReadLabels = columns.labels
+    ) -> Features:
         """Encodes a batch: a record batch, table, DataFrame or mapping of arrays.
 
         A batch without the label column is encoded without labels; with ``labelled=False`` every
-        batch is, and the label column is not read. DataError if a row cannot be used, naming the
-        column and the value; InvalidArgumentError for a missing column.
+        batch is, and the label column is not read. ``read_labels`` makes labels of that column's
+        name and values; by default they must be 0 and 1. DataError if a row cannot be used, naming
+        the column and the value; InvalidArgumentError for a missing column.
         """
         named = list(batch) if isinstance(batch, Mapping) else None
         label = () if self.label is None or not labelled else (self.label,)
@@ -241,7 +246,7 @@ class FeatureSchema:
         labels = None
         for name in label:
             if name in position:
-                labels = columns.labels(name, batch.column(position[name]))
+                labels = read_labels(name, batch.column(position[name]))
         return Features(dense, ids, labels, bags, self.is_online)
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -74,30 +74,55 @@ class LogLoss(Metric):
         probabilities: ArrayLike,
         weights: ArrayLike | None = None,
     ) -> State:
-        truth, given = pairs(self.name, labels, probabilities)
-        check_labels(f"metric {self.name!r}", truth)
-        per_example = np.empty(len(truth), dtype=np.float64)
-        outside = losses.log_losses(truth, given, self.epsilon, per_example)
-        refuse_probabilities(self.name, outside, given)
-        self._add_losses(state, per_example, weights_of(self.name, weights, len(truth)))
+        per_example = log_losses(self.name, labels, probabilities, self.epsilon)
+        add_weighted(state, per_example, weights_of(self.name, weights, len(per_example)))
         return state
-
-    def _add_losses(
-        self, state: State, per_example: NDArray[np.float64], weights: NDArray[np.float64] | None
-    ) -> None:
-        add_weighted(state, per_example, weights)
 
     def compute(self, state: State) -> float:
         return mean_of(state)
 
 
-class TrainedLoss(LogLoss):
-    """The loss as trained: weights multiply the losses of examples, but not their number."""
+def log_losses(
+    name: str, labels: ArrayLike, probabilities: ArrayLike, epsilon: float
+) -> NDArray[np.float64]:
+    """Returns the log loss of each probability; InvalidArgumentError, which names the metric."""
+    truth, given = pairs(name, labels, probabilities)
+    check_labels(f"metric {name!r}", truth)
+    per_example = np.empty(len(truth), dtype=np.float64)
+    refuse_probabilities(name, losses.log_losses(truth, given, epsilon, per_example), given)
+    return per_example
 
-    def _add_losses(
-        self, state: State, per_example: NDArray[np.float64], weights: NDArray[np.float64] | None
-    ) -> None:
-        add_weighted(state, per_example if weights is None else per_example * weights)
+
+class OfPredictions(Protocol):
+    """What :class:`TrainedLoss` needs of a loss."""
+
+    def of_predictions(
+        self, name: str, labels: ArrayLike, predictions: ArrayLike
+    ) -> NDArray[np.float64]:
+        """Returns the loss of each prediction of a model, for the metric of this name."""
+
+
+class TrainedLoss(Metric):
+    """The mean loss as trained: weights multiply the losses of examples, but not their number."""
+
+    def __init__(self, loss: OfPredictions, name: str = "loss") -> None:
+        super().__init__(name, _SHAPE)
+        self._loss = loss
+
+    def update(
+        self,
+        state: State,
+        labels: ArrayLike,
+        probabilities: ArrayLike,
+        weights: ArrayLike | None = None,
+    ) -> State:
+        per_example = self._loss.of_predictions(self.name, labels, probabilities)
+        by = weights_of(self.name, weights, len(per_example))
+        add_weighted(state, per_example if by is None else per_example * by)
+        return state
+
+    def compute(self, state: State) -> float:
+        return mean_of(state)
 
 
 class MeanSquaredError(Metric):

@@ -10,20 +10,20 @@ from __future__ import annotations
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias, Unpack
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from dataservice.runtime.arguments import is_integer
+from pstrain import losses
 from pstrain.errors import FailedPreconditionError, InvalidArgumentError, InvalidTypeError
 from pstrain.features.online_columns import OnlineColumns
 from pstrain.features.schema import Features, FeatureSchema
 from pstrain.gradients.tensor import Tensor, as_tensor
 from pstrain.gradients.training_argument import takes_training
 from pstrain.layers.base import Layer
-from pstrain.losses import BinaryCrossentropy, check_log_loss, sigmoid
 from pstrain.models.weights import Weights
 from pstrain.porting import foreign_arguments, foreign_names
 from pstrain.porting.foreign_arguments import refuse_arguments
@@ -39,11 +39,17 @@ if TYPE_CHECKING:
 Batch: TypeAlias = "pa.RecordBatch | Features | Mapping[str, Any]"
 
 
-class Model(Weights, Hinting, ABC):
-    """The base class of binary classifiers.
+_LOG_LOSS: Final = {"name": "binary_crossentropy"}
+"""The loss of a configuration that names none."""
 
-    A subclass makes its layers in ``self.layers`` and connects them in :meth:`compute`. ``schema``:
-    a ``FeatureSchema``, a ``pa.Schema`` or an object with a ``.schema``.
+
+class Model(Weights, Hinting, ABC):
+    """The base class of models of one number for each row: a probability, or any number.
+
+    ``objective`` is the loss that a model minimises: at first the log loss, which makes it a binary
+    classifier; ``compile(loss="mse")`` makes it a regression. A subclass makes its layers in
+    ``self.layers`` and connects them in :meth:`compute`. ``schema``: a ``FeatureSchema``, a
+    ``pa.Schema`` or an object with a ``.schema``.
     """
 
     kind: ClassVar[str] = ""
@@ -58,7 +64,7 @@ class Model(Weights, Hinting, ABC):
         if "call" in vars(cls) and "compute" not in vars(cls):
             raise InvalidTypeError(
                 f"model {cls.__name__} overrides call, as Keras' do: write compute(self, values, "
-                "features), which returns logits [n, 1], and list its layers in self.layers"
+                "features), which returns outputs [n, 1], and list its layers in self.layers"
             )
 
     def __init__(self, schema: Any) -> None:
@@ -69,7 +75,7 @@ class Model(Weights, Hinting, ABC):
         self.optimizer: Any = None
         self.metrics: list[Any] = []
         self.weighted_metrics: list[Any] = []
-        self._loss = BinaryCrossentropy(from_logits=True)
+        self.objective: losses.Loss = losses.BinaryCrossentropy(from_logits=True)
 
     @property
     def parameters(self) -> Any:
@@ -98,7 +104,9 @@ class Model(Weights, Hinting, ABC):
 
     def encode(self, batch: Batch) -> Features:
         """Encodes the columns of a batch that the model reads; returns ``Features`` unchanged."""
-        return batch if isinstance(batch, Features) else self.schema.encode(batch)
+        if isinstance(batch, Features):
+            return batch
+        return self.schema.encode(batch, read_labels=self.objective.read_labels)
 
     def requests(self, features: Features) -> list[Fetch]:
         """Returns all that a step on ``features`` reads, layer by layer.
@@ -109,12 +117,15 @@ class Model(Weights, Hinting, ABC):
 
     @abstractmethod
     def compute(self, values: Sequence[Sequence[Any]], features: Features) -> Tensor:
-        """Computes logits, float32 [n, 1], from each layer's fetched values."""
+        """Computes outputs, float32 [n, 1], from each layer's fetched values.
+
+        They are the logits of a classifier, the predictions of a regression.
+        """
 
     @takes_training
     @refuse_arguments("a model", foreign_arguments.CALL)
     def forward(self, batch: Batch) -> Tensor:
-        """Returns logits, float32 [n, 1], by one fetch; records on the active tape.
+        """Returns the outputs of ``compute``, by one fetch; records on the active tape.
 
         Labels are not read.
         """
@@ -126,15 +137,18 @@ class Model(Weights, Hinting, ABC):
     __call__ = forward
 
     def loss(self, batch: Batch) -> Tensor:
-        """Returns the mean log loss of a batch, a scalar; DataError if the batch has no labels."""
+        """Returns the mean loss of a batch, a scalar; DataError if the batch has no labels."""
         features = self.encode(batch)
         if features.labels is None:
             raise self.schema.lacks_label(batch)
-        return self._loss(features.labels, self.compute(*self._read(features)))
+        return self.objective(features.labels, self.compute(*self._read(features)))
 
     def predict_on_batch(self, batch: Batch) -> NDArray[np.float32]:
-        """Returns probabilities of label 1, float32 [n]; the batch needs no labels."""
-        return sigmoid(self.forward(batch).value.reshape(-1))
+        """Returns predictions, float32 [n]: of a classifier, probabilities of label 1.
+
+        The batch needs no labels.
+        """
+        return self.objective.predicted(self.forward(batch).value.reshape(-1))
 
     @refuse_arguments("compile", foreign_arguments.COMPILE, beyond="a third argument")
     def compile(
@@ -145,7 +159,7 @@ class Model(Weights, Hinting, ABC):
         loss: Any = None,
         weighted_metrics: Sequence[Any] | None = None,
     ) -> None:
-        """Sets the optimizer of ``fit`` and the metrics that are reported besides the loss.
+        """Sets the optimizer of ``fit``, the loss, and the metrics that are reported besides it.
 
         Takes objects, or names of those with default arguments, such as "adagrad" and "auc".
         ``weighted_metrics`` count each row by its ``sample_weight`` and ``class_weight``; they come
@@ -153,13 +167,13 @@ class Model(Weights, Hinting, ABC):
         ``metrics``, it is called "weighted_auc" or the like. ``evaluate`` computes all metrics;
         ``fit`` computes those by group, such as ``GAUC``, of its validation data only. An optimizer
         that was made outside the model's strategy is moved there if it has made no step yet,
-        otherwise InvalidArgumentError. ``loss``, if given, can only be what models minimise:
-        "binary_crossentropy" or ``losses.BinaryCrossentropy()``.
+        otherwise InvalidArgumentError. ``loss``: one of ``pstrain.losses``, or its name, such as
+        "mse"; None leaves what the model minimises, at first "binary_crossentropy".
         """
         from pstrain import metrics as known_metrics
         from pstrain import optimizers
 
-        check_log_loss(loss)
+        objective = self.objective if loss is None else losses.of_model(loss)
         chosen = optimizers.named(optimizer)
         if chosen is not None and self.strategy is not None:
             chosen.move_to(self.strategy)
@@ -171,7 +185,7 @@ class Model(Weights, Hinting, ABC):
                 metric.name = f"weighted_{metric.name}"
         self.metrics = _with_distinct_names([*alike, *weighted])
         self.weighted_metrics = weighted
-        self.optimizer = chosen
+        self.optimizer, self.objective = chosen, objective
 
     def evict(self, keep: Mapping[str, int] | int) -> int:
         """Removes keys of online columns, so that ``keep`` are left; returns how many. Blocks.
@@ -233,7 +247,7 @@ class Model(Weights, Hinting, ABC):
     def predict(
         self, data: Any, *unnamed: Any, **options: Unpack[PredictOptions]
     ) -> NDArray[np.float32]:
-        """Returns a probability for every row; see :func:`pstrain.evaluation.predict`."""
+        """Returns a prediction for every row; see :func:`pstrain.evaluation.predict`."""
         from pstrain.evaluation import predict
 
         self._check_alone("predict", unnamed)
@@ -258,15 +272,31 @@ class Model(Weights, Hinting, ABC):
         config = {"kind": self.kind, "schema": self.schema.to_json()}
         for name in self._arguments:
             config[name] = _plain(getattr(self, name))
-        return config
+        loss = self.objective.get_config()
+        return config if loss == _LOG_LOSS else config | {"loss": loss}
+
+    def check_saved(self, config: Mapping[str, Any]) -> None:
+        """Raises InvalidArgumentError if outputs mean something else than in a saved model.
+
+        ``config``: of that model, by :meth:`get_config`.
+        """
+        saved = losses.from_config(config.get("loss", _LOG_LOSS))
+        if saved.link != self.objective.link:
+            raise InvalidArgumentError(
+                f"the model was saved with loss {saved!r}, and this one minimises "
+                f"{self.objective!r}: call compile(loss={saved.get_config()['name']!r}) before its "
+                "values are restored, and compile it anew afterwards if they are only a start"
+            )
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Model:
         """Makes a model from the result of :meth:`get_config`, with new variables."""
         if config.get("kind") != cls.kind:
             raise InvalidArgumentError(f"{cls.__name__} cannot be made from {config.get('kind')!r}")
-        options = {k: v for k, v in config.items() if k not in ("kind", "schema")}
-        return cls(FeatureSchema.from_json(config.get("schema")), **options)
+        options = {k: v for k, v in config.items() if k not in ("kind", "schema", "loss")}
+        model = cls(FeatureSchema.from_json(config.get("schema")), **options)
+        model.objective = losses.from_config(config.get("loss", _LOG_LOSS))
+        return model
 
     def _read(self, features: Features) -> tuple[list[list[Any]], Features]:
         """Fetches what a step reads; returns it and the batch with rows in the place of keys."""

@@ -12,7 +12,6 @@ from dataservice.runtime.refused_arguments import Called as Called
 from dataservice.runtime.refused_arguments import refuse_arguments as refuse_arguments
 
 _READING: Final = "the dataset says how it is read: distribute() it to data workers"
-_LOSS: Final = "models minimise the log loss; for another write a step with a GradientTape"
 FIT: Final = {
     "x": "write data=, a Dataset of batches, a table, DataFrame or dict of arrays, labels included",
     "y": "labels are a column of data=, which the model's schema names (label=)",
@@ -32,7 +31,7 @@ CALL_OF_LAYER: Final = CALL | {
 _COMPILED: Final = "kernels are compiled always"
 COMPILE: Final = {
     "a third argument": "write compile(optimizer, metrics, loss=...)",
-    "loss_weights": _LOSS,
+    "loss_weights": "a model has one output and one loss; weigh rows by fit(sample_weight=...)",
     "run_eagerly": "steps always run as they are written",
     "jit_compile": _COMPILED,
     "steps_per_execution": "write fit(steps_per_execution=...)",
@@ -130,11 +129,13 @@ METRIC: Final = {
     "y_true": "write labels=, or give them first",
     "y_pred": "write probabilities=, or give them second",
 }
-BINARY_CROSSENTROPY: Final = {
-    "label_smoothing": _SMOOTH,
-    "axis": "the loss is the mean over the batch",
+NEW_LOSS: Final = {
     "name": "a loss has none",
     "dtype": "it is float32",
+}
+BINARY_CROSSENTROPY: Final = NEW_LOSS | {
+    "label_smoothing": _SMOOTH,
+    "axis": "the loss is the mean over the batch",
 }
 LOSS: Final = {
     "y_true": "write labels=, or give them first",

@@ -212,24 +212,30 @@ LAYER: Final = {
     "losses": _OWN_LOSS,
     "output_shape": _SHAPES,
 }
-_ONE_LOSS: Final = (
-    "BinaryCrossentropy is the only class of losses: under a GradientTape write others with "
-    "NumPy's functions, as np.mean(np.square(predictions - labels)), or take a module of torch"
+_OTHER_LOSS: Final = (
+    "under a GradientTape write it with NumPy's functions, as np.mean(np.log(np.cosh(predictions "
+    "- labels))), or take a module of torch"
 )
+_FUNCTION: Final = "write {}()(labels, predictions)"
 LOSSES: Final = dict.fromkeys(
     (
         "BinaryFocalCrossentropy",
         "CategoricalCrossentropy",
+        "CosineSimilarity",
         "Hinge",
-        "Huber",
-        "Loss",
-        "MeanAbsoluteError",
-        "MeanSquaredError",
+        "KLDivergence",
+        "LogCosh",
+        "MeanAbsolutePercentageError",
+        "MeanSquaredLogarithmicError",
+        "Poisson",
         "SparseCategoricalCrossentropy",
-        "mean_squared_error",
     ),
-    _ONE_LOSS,
+    _OTHER_LOSS,
 ) | {
+    **dict.fromkeys(("mean_squared_error", "mse", "MSE"), _FUNCTION.format("MeanSquaredError")),
+    **dict.fromkeys(("mean_absolute_error", "mae", "MAE"), _FUNCTION.format("MeanAbsoluteError")),
+    "get": 'compile takes names: compile(loss="mse")',
+    "huber": _FUNCTION.format("Huber"),
     "Reduction": 'write BinaryCrossentropy(reduction="none"), or "mean"',
     "binary_crossentropy": "write BinaryCrossentropy()(labels, probabilities)",
 }

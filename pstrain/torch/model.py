@@ -1,4 +1,4 @@
-"""A PyTorch module as a whole model: it maps the features of a schema to logits.
+"""A PyTorch module as a whole model: it maps the features of a schema to outputs.
 
 Invariant: a module that does not fit the schema is refused before a variable is made.
 """
@@ -24,7 +24,7 @@ _EXAMPLES = 2
 
 
 class Model(base.Model):
-    """A model whose logits are ``module`` of embeddings and dense columns, side by side.
+    """A model whose outputs are ``module`` of embeddings and dense columns, side by side.
 
     ``module`` takes float32 [n, F * dim + D] for F categorical and D dense columns and returns
     [n, 1] or [n]; lazy modules get their shapes. The embeddings are rows of one table on the
@@ -101,6 +101,6 @@ class Model(base.Model):
     def _check_shape(self, shape: Any, size: int) -> None:
         if shape not in ((size,), (size, 1)):
             raise InvalidArgumentError(
-                f"model {self.name!r}: the module must return one logit for each row, a tensor "
+                f"model {self.name!r}: the module must return one number for each row, a tensor "
                 f"[n, 1] or [n]; of {size} rows it made {shape}"
             )

@@ -96,6 +96,47 @@ def test_evaluate_and_predict_are_exact_although_a_trainer_is_killed(
     coordinator.close()
 
 
+def test_regression_is_trained_and_evaluated_exactly_although_a_trainer_is_killed(
+    cluster: ps.LocalCluster,
+) -> None:
+    columns = clicks()
+    columns["label"] = 2.0 * columns["price"] + columns["page"] % 7 - 3.0
+    local = ds.Dataset.from_numpy(columns).batch(100)
+    shared = local.distribute(ds.ShardingPolicy.DYNAMIC, cluster.service)
+    strategy = ps.ParameterServerStrategy(cluster.resolver)
+    with strategy.scope():
+        model: Any = ps.models.WideDeep(SCHEMA, dim=4, hidden=(8,))
+        weighted = [ps.metrics.MeanAbsoluteError("weighted")]
+        rule = ps.optimizers.Adagrad(0.1)
+        model.compile(rule, metrics=["mse", "rmse"], weighted_metrics=weighted, loss="mse")
+    coordinator = ps.ClusterCoordinator(strategy)
+    wait_until(lambda: coordinator.live_trainers() == {0, 1}, "both trainers")
+    history = model.fit(shared, epochs=3, validation_data=local, verbose=0).history
+    assert history["examples"] == [ROWS] * 3
+    assert history["mse"] == [pytest.approx(loss, rel=1e-5) for loss in history["loss"]]
+    assert history["val_loss"][-1] < 0.3 * np.var(columns["label"])
+    options: dict[str, Any] = {"verbose": 0, "sample_weight": "weight"}
+    here = model.evaluate(local, distributed=False, **options)
+    kill = KillAndRestartTrainer(cluster)
+    there = model.evaluate(local, steps_per_execution=4, callbacks=[kill], **options)
+    assert exact(there) == exact(here)
+    predicted = model.predict(local)
+    np.testing.assert_array_equal(predicted, model.predict(local, distributed=False))
+    errors = predicted.astype(np.float64) - columns["label"].astype(np.float32)
+    assert here["mse"] == history["val_mse"][-1] == pytest.approx(np.mean(errors**2), rel=1e-12)
+
+    def step(batch: dict[str, np.ndarray]) -> float:
+        with ps.GradientTape() as tape:
+            loss = model.loss(batch)
+        model.optimizer.apply_gradients(tape.gradients(loss))
+        return float(loss)
+
+    batch = {name: column[:100] for name, column in columns.items()}
+    found = coordinator.schedule(step, args=(batch,)).fetch()
+    assert found == pytest.approx(np.mean(errors[:100] ** 2), rel=1e-5)
+    coordinator.close()
+
+
 def test_metrics_by_group_are_exact_over_a_data_service_and_in_a_loop(
     cluster: ps.LocalCluster,
 ) -> None:

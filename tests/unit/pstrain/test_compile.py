@@ -122,11 +122,33 @@ def test_labels_passed_beside_data_are_refused_with_remedy() -> None:
 
 
 def test_loss_that_models_minimise_may_be_named() -> None:
-    for loss in (None, "binary_crossentropy", losses.BinaryCrossentropy(from_logits=True)):
-        models.LogisticRegression(SCHEMA).compile("sgd", loss=loss)
-    for other in ("mse", losses.BinaryCrossentropy(reduction="none"), print):
-        with pytest.raises(InvalidArgumentError, match="models minimise the log loss; for"):
-            models.LogisticRegression(SCHEMA).compile("sgd", loss=other)
+    made = models.LogisticRegression(SCHEMA)
+    for loss in (None, "binary_crossentropy", losses.BinaryCrossentropy()):
+        made.compile("sgd", loss=loss)
+        assert repr(made.objective) == "BinaryCrossentropy(from_logits=True, reduction='mean')"
+    for loss in ("mse", losses.MeanSquaredError()):
+        made.compile("sgd", loss=loss)
+        assert isinstance(made.objective, losses.MeanSquaredError)
+    made.compile("adagrad", metrics=["mae"])
+    assert isinstance(made.objective, losses.MeanSquaredError)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ("hinge", "unknown loss 'hinge': choose one of binary_crossentropy, huber, .*GradientTape"),
+        ("mean_squared_eror", "did you mean 'mean_squared_error'"),
+        (losses.BinaryCrossentropy(reduction="none"), "minimises the mean of a loss, got Binary"),
+        (print, "or an object of pstrain.losses, got <built-in function print>: for another"),
+    ],
+)
+def test_other_losses_are_refused_and_change_nothing(wrong: Any, message: str) -> None:
+    made = models.LogisticRegression(SCHEMA)
+    made.compile("sgd", metrics=["mse"], loss="mse")
+    with pytest.raises(InvalidArgumentError, match=message):
+        made.compile("adagrad", loss=wrong)
+    assert isinstance(made.optimizer, optimizers.SGD)
+    assert isinstance(made.objective, losses.MeanSquaredError)
 
 
 def test_loss_in_the_place_of_metrics_is_told_its_own() -> None:

@@ -124,6 +124,19 @@ def test_report_from_notes_equals_report_of_steps(compiled: dict[str, Any]) -> N
         np.testing.assert_array_equal(mine, theirs)
 
 
+def test_labels_of_a_regression_are_noted_unchanged() -> None:
+    made, notes = [0.25, -3.0, 1e6, 256.0], []  # type: tuple[list[float], list[Any]]
+    model = ps.models.LogisticRegression(ps.FeatureSchema(dense=["price"], label="label"))
+    model.compile(ps.optimizers.SGD(1e-3), metrics=["mse"], loss="mse")
+    rows = ds.Dataset.from_numpy({"price": np.ones(4, np.float32), "label": np.array(made)})
+    steps = TrainSteps(model, Weighting(None, None))
+    report = steps.run(iter(rows.batch(2)), 3, noting(notes))
+    noted = steps.report_of(results.decode(results.encode(notes)))
+    assert [label for step in notes for label in step.labels.tolist()] == made
+    np.testing.assert_array_equal(noted["states"][0], report["states"][0])
+    assert noted["loss_sum"] == report["loss_sum"] > 1e11
+
+
 def noting(notes: list[Any], most: int = 100) -> Note:
     def note(step: Any) -> bool:
         notes.append(step)
