@@ -301,9 +301,9 @@ class _Returning(nn.Module):
 @pytest.mark.parametrize(
     ("module", "message"),
     [
-        (nn.Linear(18, 2), r"one logit for each row.*of 2 rows it made \(2, 2\)"),
+        (nn.Linear(18, 2), r"one number for each row.*of 2 rows it made \(2, 2\)"),
         (nn.Linear(5, 1), r"does not take float32 \[n, 18\].*1 embeddings of 16.*2 dense"),
-        (_Returning(lambda x: {"x": x}), r"one logit for each row.*it made dict"),
+        (_Returning(lambda x: {"x": x}), r"one number for each row.*it made dict"),
         (nn.BatchNorm1d(18), r"the module \(BatchNorm1d\)"),
     ],
 )
