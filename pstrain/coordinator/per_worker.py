@@ -16,7 +16,8 @@ from typing import Any, Protocol
 import dataservice
 from dataservice.runtime.identity import new_id
 from pstrain.errors import InvalidArgumentError, UnimplementedError
-from pstrain.trainer.context import InputContext, call_with_context
+from pstrain.trainer.context import InputContext
+from pstrain.trainer.epochs import element_spec
 from pstrain.trainer.resources import open_dataset
 
 
@@ -108,6 +109,9 @@ class PerWorkerIterator:
         """
         count = self._trainers.num_trainers
         _check_position(state, count)
+        if dataservice.is_service_state(reader := state.get("reader")):
+            # One process has read the service, whose position is the same for trainers.
+            state = {"epoch": state["epoch"], "service": reader}
         epoch, positions = state["epoch"], dict(state.get("trainers", {}))
         if "service" in state:
             # Other readers of the job would keep the position from being loaded.
@@ -189,6 +193,12 @@ def _check_position(state: Mapping[str, Any], trainers: int) -> None:
             "this data is read in another way: give fit the data in the same form as "
             "before, or callbacks.Checkpoint(..., resume=False)"
         )
+    if state.get("reader") and not dataservice.is_service_state(state["reader"]):
+        raise InvalidArgumentError(
+            "the position was saved while one process read the data by itself, and the trainers of "
+            "a cluster cannot continue from it: train in one process again, leave the iterator out "
+            "of the checkpoint, or read from a data service (distribute, from_dataset_id)"
+        )
     if state.get("trainers") and state.get("trainers_count") != trainers:
         raise InvalidArgumentError(
             f"the position was saved by {state.get('trainers_count')} trainers and there are "
@@ -226,15 +236,7 @@ class PerWorkerDataset:
     @property
     def element_spec(self) -> Any:
         """The Arrow schema of the elements; a dataset function is called here to learn it."""
-        source: Any = self._source
-        while callable(source) and not hasattr(source, "element_spec"):
-            source = call_with_context(source, InputContext())
-        if not hasattr(source, "schema") and not hasattr(source, "element_spec"):
-            raise InvalidArgumentError(
-                "only a Dataset tells the schema of its elements, and this is a "
-                f"{type(source).__name__}: have the dataset function return a Dataset"
-            )
-        return source.schema if hasattr(source, "schema") else source.element_spec
+        return element_spec(self._source)
 
     def __iter__(self) -> PerWorkerIterator:
         with self._lock:

@@ -135,6 +135,24 @@ class RemoteValue:
         return f"<RemoteValue closure={self.closure} {'cancelled' if self.cancelled() else state}>"
 
 
+class _NoScheduler:
+    """The owner of values that have an end from the beginning, which is never asked."""
+
+    def awaited(self, closure: int, *, blocks: bool) -> None: ...
+
+    def cancel(self, closure: int, timeout_s: float | None) -> None: ...
+
+    def describe(self, closure: int) -> str:
+        return f"closure {closure}"
+
+
+def ended_value(closure: int, value: Any, error: Exception | None) -> RemoteValue:
+    """Returns the value of a closure that has ended already, in this process."""
+    ended = RemoteValue(closure, threading.Condition(), _NoScheduler())
+    ended._set(value, error)
+    return ended
+
+
 class CompletionQueue:
     """A queue of the added values that have ended, without polling those that have not."""
 
@@ -224,6 +242,15 @@ def fetched(structure: Any, timeout: float | None = None) -> Any:
         return value._fetch_within(left_s, timeout)
 
     return _replaced(structure, fetch)
+
+
+def holds_values(structure: Any) -> bool:
+    """True if there is a RemoteValue in lists, tuples and dicts."""
+    if isinstance(structure, dict):
+        structure = structure.values()
+    elif not isinstance(structure, list | tuple):
+        return isinstance(structure, RemoteValue)
+    return any(map(holds_values, structure))
 
 
 def _replaced(structure: Any, fetch: Callable[[RemoteValue], Any]) -> Any:

@@ -1,20 +1,17 @@
 """Runs everything in this process, one step after the other.
 
-Knows no coordinator. Invariant: the data position is saved and restored in the same way as that of
-a per-worker iterator.
+Knows no coordinator. Invariant: calls are made in their order, each when the one before has ended.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Protocol
 
-import dataservice
-from pstrain.errors import InvalidArgumentError, UnimplementedError
 from pstrain.execution.executor import Report, StepFunction, Steps
 from pstrain.trainer.context import InputContext
-from pstrain.trainer.resources import TrainerIterator, open_dataset
+from pstrain.trainer.epochs import Epochs
 
 if TYPE_CHECKING:
     from pstrain.checkpoints.manager import CheckpointManager
@@ -34,73 +31,6 @@ class Worker(Protocol):
 
     def advance(self, steps: int) -> None:
         """Notes that ``steps`` steps have been made."""
-
-
-class _Epochs:
-    """A dataset whose ``iter`` gives the next epoch each time."""
-
-    def __init__(self, source: Any, context: InputContext, first_epoch: int = 0) -> None:
-        self._source, self._context = source, context
-        self._epoch = first_epoch
-
-    def __iter__(self) -> _LocalIterator:
-        epoch, self._epoch = self._epoch, self._epoch + 1
-        return _LocalIterator(self._source, epoch, self._context, self._note_epoch)
-
-    def _note_epoch(self, epoch: int) -> None:
-        """Notes that an iterator was moved to ``epoch``: the next iterator has the one after."""
-        self._epoch = epoch + 1
-
-
-class _LocalIterator:
-    """An iterator over one epoch, in this process."""
-
-    def __init__(
-        self, source: Any, epoch: int, context: InputContext, moved: Callable[[int], None]
-    ) -> None:
-        self._source, self._context, self._moved = source, context, moved
-        self._open(epoch)
-
-    def __iter__(self) -> _LocalIterator:
-        return self
-
-    def __next__(self) -> Any:
-        return next(self._reader)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Returns the JSON-able position; UnimplementedError if the data has none to save."""
-        return {"epoch": self.epoch, "reader": self._reader.position()}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        if not state.keys() <= {"epoch", "reader", "is_known"}:
-            raise InvalidArgumentError(
-                "the position was saved while the trainers of a cluster read the data "
-                f"({', '.join(state)}), and one process cannot continue from it: train on a "
-                "cluster again, or give callbacks.Checkpoint(..., resume=False)"
-            )
-        self.close()
-        self._open(int(state["epoch"]))
-        self._moved(self.epoch)
-        if state.get("reader") is not None:
-            self._reader.load_state_dict(state["reader"])
-        else:
-            self.rewind()
-
-    def rewind(self) -> None:
-        """Has a data service, if one counts the rows, give out the whole epoch again."""
-        try:
-            state = self._reader.state_dict()
-        except (UnimplementedError, AttributeError):
-            return
-        if dataservice.is_service_state(state):
-            self._reader.load_state_dict(dataservice.rewound_state(state))
-
-    def close(self) -> None:
-        self._reader.close()
-
-    def _open(self, epoch: int) -> None:
-        source, context, self.epoch = self._source, self._context, epoch
-        self._reader = TrainerIterator(lambda: open_dataset(source, epoch, context))
 
 
 class _Taken:
@@ -153,9 +83,9 @@ class LocalExecutor:
         self.recovery = _OwnValues()
         self._worker = worker
 
-    def dataset(self, data: Any, first_epoch: int = 0) -> _Epochs:
+    def dataset(self, data: Any, first_epoch: int = 0) -> Epochs:
         context = InputContext() if self._worker is None else self._worker.input_context
-        return _Epochs(data, context, first_epoch)
+        return Epochs(data, context, first_epoch)
 
     def run(self, function: StepFunction, iterator: Any, steps: Steps) -> Iterator[Report]:
         if self._worker is not None:
@@ -196,7 +126,7 @@ class LocalExecutor:
         *,
         is_in_order: bool = False,  # noqa: ARG002
     ) -> Generator[Report, None, None]:
-        iterator = iter(_Epochs(data, InputContext()))
+        iterator = iter(Epochs(data, InputContext()))
         try:
             yield from self._reports(function, iterator, steps)
         finally:

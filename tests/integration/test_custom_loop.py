@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pathlib
@@ -11,9 +12,11 @@ import sys
 from typing import Any
 
 import numpy as np
+import pytest
 
 import dataservice as ds
 import pstrain as ps
+from pstrain.errors import InvalidArgumentError, OutOfRangeError
 from tests.ports import free_port
 from tests.programs import said_by
 
@@ -96,3 +99,45 @@ def test_program_plays_every_role_given_by_tf_config(
         for task in tasks:
             task.send_signal(signal.SIGKILL)
             task.communicate()
+
+
+def ids_of(iterator: Any) -> list[int]:
+    ids: list[int] = next(iterator)["id"].to_pylist()
+    return ids
+
+
+def taken(coordinator: Any, iterator: Any) -> list[int]:
+    """Returns the ids of all rows that are left, in order."""
+    values = []
+    with contextlib.suppress(OutOfRangeError):
+        while True:
+            values.append(coordinator.schedule(ids_of, (iterator,)))
+    return sorted(i for value in values if value.has_value for i in value.fetch())
+
+
+def test_position_in_a_data_service_goes_from_one_process_to_trainers_and_back(
+    cluster: ps.LocalCluster,
+) -> None:
+    def shared(name: str) -> ds.Dataset:
+        data = ds.Dataset.range(4_000).batch(100)
+        return data.distribute(ds.ShardingPolicy.DYNAMIC, cluster.service, job_name=name)
+
+    strategy = ps.ParameterServerStrategy(cluster.resolver)
+    makers = [ps.ClusterCoordinator(ps.get_strategy()), ps.ClusterCoordinator(strategy)]
+    for before, after in (makers, makers[::-1]):
+        name = f"moved from {type(before).__name__}"
+        iterator = iter(before.create_per_worker_dataset(shared(name)))
+        ids = [i for _ in range(10) for i in before.schedule(ids_of, (iterator,)).fetch()]
+        state = json.loads(json.dumps(iterator.state_dict()))
+        iterator.close()
+        rest = iter(after.create_per_worker_dataset(shared(name)))
+        rest.load_state_dict(state)
+        assert sorted([*ids, *taken(after, rest)]) == list(range(4_000))
+        rest.close()
+    for before, after in (makers, makers[::-1]):
+        own = iter(before.create_per_worker_dataset(ds.Dataset.range(100).batch(10)))
+        before.schedule(ids_of, (own,)).fetch()
+        other = iter(after.create_per_worker_dataset(ds.Dataset.range(100).batch(10)))
+        with pytest.raises(InvalidArgumentError, match="cannot continue from it: train"):
+            other.load_state_dict(own.state_dict())
+    makers[1].close()

@@ -6,11 +6,11 @@ The tests make what a snippet assumes (files, a service, a cluster), under the s
 from __future__ import annotations
 
 import ast
+import contextlib
 import inspect
 import json
 import pathlib
 import re
-from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -108,7 +108,7 @@ def test_snippets_of_training_run_and_save_checkpoints(
         names: dict[str, Any] = {
             "data": data,
             "held_out": data.take(5),
-            "cluster": nullcontext(cluster),
+            "cluster": contextlib.nullcontext(cluster),
         }
         opened = "ps.LocalCluster(workers=2, ps=2, data_workers=2)"
         run(snippet(opened), names, {opened: "cluster"})
@@ -158,6 +158,32 @@ def test_snippets_of_variables_and_gradients_run() -> None:
     assert np.asarray(names["rows"]).shape == (3, 16)
     run(snippet("np.log1p"), names)
     assert [each.shape for each in names["clipped"]] == [(3, 2), (2,)]
+
+
+def test_snippet_of_a_loop_is_the_same_program_in_one_process_and_on_a_cluster(
+    cluster: ps.LocalCluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    rng = np.random.default_rng(0)
+    city, size = rng.integers(0, 8, ROWS), rng.normal(size=ROWS).astype(np.float32)
+    flats = {"city": city, "size": size, "price": 2 * size + city}
+    category = ps.Category(8, hashed=False)
+    names: dict[str, Any] = {
+        "ps": ps,
+        "contextlib": contextlib,
+        "schema": ps.FeatureSchema(dense=["size"], categorical={"city": category}, label="price"),
+        "data": ds.Dataset.from_numpy(flats).batch(100),
+    }
+    run(snippet("ps.get_strategy(), data)"), names)
+    said = capsys.readouterr().out
+    strategy = ps.ParameterServerStrategy(cluster.resolver)
+    model = names["train"](strategy, names["data"])
+    for printed in (said, capsys.readouterr().out):
+        errors = re.findall(r"epoch \d: off by ([\d.]+)", printed)
+        assert len(errors) == 3
+        assert float(errors[2]) < 0.5 * float(errors[0])
+    assert model.variables[0].device == "/job:ps/task:0"
+    ps.ClusterCoordinator(strategy).close()
 
 
 def test_snippet_of_custom_model_learns() -> None:

@@ -88,13 +88,3 @@ def test_default_scope_is_refused_inside_another_strategys() -> None:
             default.scope(),
         ):
             pass
-
-
-def test_default_strategy_has_no_coordinator() -> None:
-    with pytest.raises(InvalidArgumentError, match="DefaultStrategy"):
-        ps.ClusterCoordinator(ps.get_strategy())
-
-
-def test_coordinator_of_default_strategy_is_refused_naming_a_cluster() -> None:
-    with pytest.raises(ValueError, match=r"calls its steps itself; pstrain\.LocalCluster\(\)"):
-        ps.ClusterCoordinator(ps.get_strategy())  # type: ignore[arg-type]

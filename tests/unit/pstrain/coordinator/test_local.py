@@ -1,0 +1,189 @@
+"""The coordinator of a program without a cluster: what its calls give, raise and refuse."""
+
+from __future__ import annotations
+
+import pathlib
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dataservice as ds
+import pstrain as ps
+from pstrain.coordinator.local import LocalCoordinator
+from pstrain.errors import (
+    ClosureInputError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    InvalidTypeError,
+    OutOfRangeError,
+    UnimplementedError,
+)
+
+ROWS = ds.Dataset.range(10).batch(2)
+
+
+def coordinator(**options: Any) -> Any:
+    return ps.ClusterCoordinator(ps.get_strategy(), **options)
+
+
+def fail() -> None:
+    raise KeyError("wrong")
+
+
+def first(iterator: Any) -> int:
+    return int(next(iterator)["id"][0].as_py())
+
+
+def test_default_strategy_has_a_coordinator_of_this_process() -> None:
+    made = coordinator()
+    assert isinstance(made, LocalCoordinator)
+    assert isinstance(ps.ClusterCoordinator(strategy=ps.get_strategy()), LocalCoordinator)
+    assert made.strategy is ps.get_strategy()
+    assert (made.num_trainers, made.live_trainers(), made.is_over) == (1, {0}, False)
+    for options in ({"closures_in_flight": 0}, {"queue_capacity": 0}, {"trainer_timeout_s": 0.0}):
+        with pytest.raises(InvalidArgumentError, match=next(iter(options))):
+            coordinator(**options)
+    with pytest.raises(InvalidTypeError, match="checkpoint"):
+        coordinator(checkpoint="ckpt/")
+    with pytest.raises(TypeError, match="stays in its process"):
+        pickle.dumps(made)
+
+
+def test_coordinator_of_the_v1_form_is_refused_naming_both_strategies() -> None:
+    with pytest.raises(ValueError, match=r"or the default one of pstrain\.get_strategy\(\), got"):
+        ps.ClusterCoordinator(ps.v1.ParameterServerStrategy())  # type: ignore[arg-type]
+
+
+def test_function_has_run_when_schedule_returns_its_value() -> None:
+    made, seen = coordinator(), []
+    value = made.schedule(lambda x, by=1: seen.append(x * by) or x * by, (3,), {"by": 2})
+    assert seen == [6]
+    assert (value.fetch(), value.get(), value.is_ready(), value.cancel()) == (6, 6, True, False)
+    assert made.fetch({"a": [value]}) == {"a": [6]}
+    assert made.done()
+    made.join(timeout=0)
+    assert made.schedule(ps.get_current_worker_index).fetch() == 0
+    assert made.stats()["finished"] == 2
+    assert set(made.stats()) >= {"waiting", "running", "failed", "retries", "restores"}
+    assert repr(made) == "<LocalCoordinator of this process; closures: 2 finished>"
+
+
+def test_values_are_as_if_they_had_travelled() -> None:
+    made, scale = coordinator(), ps.Variable([1.0, 2.0])
+    tensor = made.schedule(lambda: ps.losses.MeanSquaredError()([1.0], np.zeros(1, np.float32)))
+    assert isinstance(tensor.fetch(), np.ndarray | np.generic)
+    kept = made.schedule(scale.numpy).fetch()
+    scale.assign_add([1.0, 1.0])
+    assert kept.tolist() == [1.0, 2.0]
+    made.schedule(object)
+    with pytest.raises(InvalidArgumentError, match="object"):
+        made.join()
+
+
+def test_values_among_arguments_stand_for_what_they_hold() -> None:
+    made, given = coordinator(), [1, 2]
+    one = made.schedule(lambda: 1)
+    assert made.schedule(lambda a, b: a["k"][0] + b, ({"k": [one]},), {"b": one}).fetch() == 2
+    made.schedule(given.extend, (given,))
+    assert given == [1, 2, 1, 2]
+    failed = made.schedule(fail)
+    with pytest.raises(KeyError):
+        made.join()
+    lacking = made.schedule(lambda x: x, (failed,))
+    with pytest.raises(ClosureInputError, match="needs the value of another, which has none: Key"):
+        lacking.fetch()
+    with pytest.raises(ClosureInputError) as caught:
+        made.join()
+    assert isinstance(caught.value.__cause__, KeyError)
+
+
+@pytest.mark.parametrize("call", ["join", "done", "schedule"])
+def test_error_is_raised_once_by_the_next_call(call: str) -> None:
+    made, run = coordinator(), []
+    value = made.schedule(fail)
+    assert made.stats()["failed"] == 1
+    with pytest.raises(KeyError, match="wrong") as caught:
+        made.schedule(run.append, (1,)) if call == "schedule" else getattr(made, call)()
+    assert 'raise KeyError("wrong")' in caught.value.__notes__[0]
+    assert not run
+    made.join()
+    with pytest.raises(KeyError):
+        value.fetch()
+
+
+def test_loop_to_the_end_of_the_data_ends_with_out_of_range_in_every_epoch() -> None:
+    made = coordinator()
+    dataset = made.create_per_worker_dataset(
+        lambda context: ROWS.shard(1, context.input_pipeline_id)
+    )
+    assert dataset.element_spec.names == ["id"]
+    for _ in range(2):
+        iterator = iter(dataset)
+        values = [made.schedule(first, (iterator,)) for _ in range(6)]
+        with pytest.raises(OutOfRangeError, match="the dataset is exhausted"):
+            made.schedule(first, (iterator,))
+        with pytest.raises(OutOfRangeError):
+            values.pop().fetch()
+        assert made.fetch(values) == [0, 2, 4, 6, 8]
+
+
+def test_each_iterator_is_the_next_epoch_and_its_position_is_saved(tmp_path: pathlib.Path) -> None:
+    made = coordinator()
+    dataset = made.create_per_worker_dataset(ds.Dataset.range(20).shuffle(20, seed=1).batch(4))
+    iterator = iter(dataset)
+    weight = ps.Variable(0.0)
+    assert isinstance(made.schedule(first, (iterator,)).fetch(), int)
+    ps.Checkpoint(weight=weight, data=iterator).save(tmp_path)
+    left = [made.schedule(first, (iterator,)).fetch() for _ in range(4)]
+    assert iter(dataset).epoch == 1
+    again = iter(made.create_per_worker_dataset(ds.Dataset.range(20).shuffle(20, seed=1).batch(4)))
+    ps.Checkpoint(weight=weight, data=again).restore(tmp_path)
+    assert [first(again) for _ in range(4)] == left
+    assert again.epoch == 0
+    later = iter(made.create_per_worker_dataset(ROWS, first_epoch=3))
+    assert later.epoch == 3
+    with pytest.raises(InvalidArgumentError, match="needs a Dataset or a function that makes one"):
+        made.create_per_worker_dataset([1, 2])
+
+
+def test_options_of_a_cluster_are_checked() -> None:
+    made = coordinator()
+    assert made.schedule(int, trainer=0, deadline_s=5.0, priority=2).fetch() == 0
+    with pytest.raises(InvalidArgumentError, match="there is no trainer 1"):
+        made.schedule(int, trainer=1)
+    with pytest.raises(InvalidArgumentError, match="deadline_s"):
+        made.schedule(int, deadline_s=-1.0)
+    with pytest.raises(InvalidTypeError, match="schedule needs a function, got int"):
+        made.schedule(3)
+    with pytest.raises(InvalidTypeError, match="write args="):
+        made.schedule(abs, 3)
+    for call in (made.trainer_stats, lambda: made.trace("trace.json")):
+        with pytest.raises(UnimplementedError, match="watches the trainers of a cluster"):
+            call()
+
+
+def test_progress_and_barrier_are_those_of_a_cluster() -> None:
+    made, told = coordinator(), []
+    made.schedule(int)
+    with made.barrier():
+        made.join(progress=told.append)
+    assert [(each.finished, each.queued, each.trainers) for each in told] == [(1, 0, 1)]
+    with pytest.raises(InvalidTypeError, match="progress"):
+        made.join(progress=3)
+
+
+def test_functions_may_schedule_others() -> None:
+    made = coordinator()
+    assert made.schedule(lambda: made.schedule(lambda: 2).fetch() + 1).fetch() == 3
+    assert [made.schedule(int).closure for _ in range(2)] == [2, 3]
+
+
+def test_closed_coordinator_takes_no_more_functions() -> None:
+    made = coordinator()
+    made.close()
+    made.close()
+    with pytest.raises(FailedPreconditionError, match=r"is closed; ps\.ClusterCoord"):
+        made.schedule(int)
+    assert coordinator().schedule(int).fetch() == 0
