@@ -15,7 +15,7 @@ from dataservice.runtime.arguments import (
 from pstrain.errors import InvalidArgumentError
 
 # Names of measures that are to be maximised; all others, such as losses, are to be minimised.
-_SCORES = ("auc", "acc", "accuracy", "precision", "recall", "ndcg", "hit_rate")
+_SCORES = ("auc", "acc", "accuracy", "precision", "recall", "ndcg", "hit_rate", "r2_score")
 
 
 class Monitor:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from dataservice.runtime.arguments import nearest
 from pstrain.errors import InvalidArgumentError
-from pstrain.losses.base import Loss
+from pstrain.losses import base
 from pstrain.losses.cross_entropy import BinaryCrossentropy, sigmoid
 from pstrain.losses.regression import Huber, MeanAbsoluteError, MeanSquaredError
 from pstrain.porting import foreign_names
@@ -15,7 +15,6 @@ from pstrain.porting import foreign_names
 __all__ = [
     "BinaryCrossentropy",
     "Huber",
-    "Loss",
     "MeanAbsoluteError",
     "MeanSquaredError",
     "sigmoid",
@@ -37,13 +36,13 @@ _ALIASES = {
 }
 
 
-def of_model(value: Any) -> Loss:
+def of_model(value: Any) -> base.Loss:
     """Returns the loss of a model's outputs, from a loss or a name such as "mse", as in Keras.
 
     InvalidArgumentError for anything else, and for a loss without a mean.
     """
     loss = _named(value) if isinstance(value, str) else value
-    if not isinstance(loss, Loss):
+    if not isinstance(loss, base.Loss):
         raise InvalidArgumentError(
             f"loss= is one of {', '.join(_BY_NAME)}, or an object of pstrain.losses, got "
             f"{value!r}: for another write a step with a GradientTape"
@@ -53,7 +52,7 @@ def of_model(value: Any) -> Loss:
     return loss.of_outputs
 
 
-def from_config(config: Mapping[str, Any]) -> Loss:
+def from_config(config: Mapping[str, Any]) -> base.Loss:
     """Returns the loss of a model's outputs that ``get_config`` has described."""
     options = dict(config)
     name = options.pop("name", None)
@@ -62,7 +61,7 @@ def from_config(config: Mapping[str, Any]) -> Loss:
     return of_model(_BY_NAME[name](**options))
 
 
-def _named(value: str) -> Loss:
+def _named(value: str) -> base.Loss:
     plain = value.lower().replace("_", "")
     full = _ALIASES.get(plain, plain).replace("_", "")
     found = next((kind for name, kind in _BY_NAME.items() if name.replace("_", "") == full), None)
@@ -71,5 +70,5 @@ def _named(value: str) -> Loss:
             f"unknown loss {value!r}: choose one of {', '.join(_BY_NAME)}, or write a step with a "
             f"GradientTape{nearest(value, _BY_NAME)}"
         )
-    loss: Loss = found()
+    loss: base.Loss = found()
     return loss

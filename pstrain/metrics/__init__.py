@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from dataservice.runtime.arguments import nearest
 from pstrain.errors import InvalidArgumentError, InvalidTypeError
+from pstrain.losses.base import Loss
 from pstrain.metrics.base import Metric
 from pstrain.metrics.by_group import GAUC, NDCG, HitRate, RecallAtK
 from pstrain.metrics.classification import AUC, Accuracy, Precision, Recall
+from pstrain.metrics.explained import R2Score
 from pstrain.metrics.mean import (
     LogLoss,
     Mean,
@@ -30,6 +32,7 @@ __all__ = [
     "MeanSquaredError",
     "Metric",
     "Precision",
+    "R2Score",
     "Recall",
     "RecallAtK",
     "RootMeanSquaredError",
@@ -45,6 +48,7 @@ _BY_NAME: dict[str, type[Any]] = {
     "mean_absolute_error": MeanAbsoluteError,
     "mean_squared_error": MeanSquaredError,
     "precision": Precision,
+    "r2_score": R2Score,
     "recall": Recall,
     "root_mean_squared_error": RootMeanSquaredError,
 }
@@ -63,6 +67,8 @@ def named(value: Any) -> Metric:
     """Returns a metric unchanged, and a new one for a name such as "auc", "LogLoss" or "mse"."""
     if isinstance(value, Metric):
         return value
+    if isinstance(value, Loss):
+        raise InvalidTypeError(f"{value!r} is a loss, and given by name: compile(loss=...)")
     if not isinstance(value, str):
         raise InvalidTypeError(
             f"a metric is one of pstrain.metrics, such as AUC(), or of a subclass of Metric, got "

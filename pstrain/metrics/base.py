@@ -13,7 +13,7 @@ import numbers
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -55,6 +55,8 @@ class Metric(Maker, ABC):
     """
 
     group: str | None = None
+    of_probabilities: ClassVar[bool] = False
+    """Whether predictions outside [0, 1], such as those of a regression, are refused."""
 
     def __init__(self, name: str, shape: tuple[int, ...]) -> None:
         check_text("the name of a metric", name)

@@ -62,6 +62,8 @@ class LogLoss(Metric):
     Labels may lie between 0 and 1, such as smoothed labels. With weights, the weighted mean.
     """
 
+    of_probabilities = True
+
     @refuse_arguments("LogLoss", foreign_arguments.LOG_LOSS)
     def __init__(self, name: str = "log_loss", epsilon: float = 1e-7) -> None:
         super().__init__(name, _SHAPE)
@@ -187,22 +189,24 @@ def add_weighted(
         weights = np.array([len(values)], dtype=np.float64)
     else:
         values = values * weights
-    _add(state[0], values)
-    _add(state[1], weights)
+    add_numbers(state[0], values)
+    add_numbers(state[1], weights)
 
 
 def mean_of(state: State) -> float:
     """Returns the mean of a state; NaN if weights add up to 0 or a value was not finite."""
-    weight = _exact(state[1])
+    weight = exact_sum(state[1])
     if weight == 0 or state[:, -1].any():
         return float("nan")
-    return float(_exact(state[0]) / weight)
+    return float(exact_sum(state[0]) / weight)
 
 
-def _add(row: State, values: NDArray[np.float64]) -> None:
+def add_numbers(row: State, values: NDArray[np.float64]) -> None:
+    """Adds values exactly to a row of a state of the form of ``Mean``'s."""
     row[-1] += kernels.add_exactly(values, row[:-1])
 
 
-def _exact(row: NDArray[Any]) -> Fraction:
+def exact_sum(row: NDArray[Any]) -> Fraction:
+    """Returns the sum of all finite values that were added to a row of a state."""
     total = sum(int(limb) << (kernels.LIMB_BITS * k) for k, limb in enumerate(row[:-1]))
     return Fraction(total) * Fraction(2) ** kernels.LOWEST_BIT

@@ -24,6 +24,7 @@ from pstrain.features.schema import Features, FeatureSchema
 from pstrain.gradients.tensor import Tensor, as_tensor
 from pstrain.gradients.training_argument import takes_training
 from pstrain.layers.base import Layer
+from pstrain.losses.base import Loss
 from pstrain.models.weights import Weights
 from pstrain.porting import foreign_arguments, foreign_names
 from pstrain.porting.foreign_arguments import refuse_arguments
@@ -75,7 +76,7 @@ class Model(Weights, Hinting, ABC):
         self.optimizer: Any = None
         self.metrics: list[Any] = []
         self.weighted_metrics: list[Any] = []
-        self.objective: losses.Loss = losses.BinaryCrossentropy(from_logits=True)
+        self.objective: Loss = losses.BinaryCrossentropy(from_logits=True)
 
     @property
     def parameters(self) -> Any:
@@ -183,6 +184,7 @@ class Model(Weights, Hinting, ABC):
             metric.check_weighs()
             if given is not metric and any(metric.name == other.name for other in alike):
                 metric.name = f"weighted_{metric.name}"
+        _check_measure([*alike, *weighted], objective)
         self.metrics = _with_distinct_names([*alike, *weighted])
         self.weighted_metrics = weighted
         self.optimizer, self.objective = chosen, objective
@@ -328,6 +330,16 @@ def _as_list(metrics: Any) -> Sequence[Any]:
     if metrics is None:
         return []
     return metrics if isinstance(metrics, list | tuple) else [metrics]
+
+
+def _check_measure(metrics: Sequence[Any], objective: Loss) -> None:
+    """Raises InvalidArgumentError for a metric of probabilities of a model that predicts others."""
+    for metric in metrics:
+        if metric.of_probabilities and objective.link == "identity":
+            raise InvalidArgumentError(
+                f"metric {metric.name!r} measures probabilities, and with loss {objective!r} a "
+                'model predicts numbers: measure them by "rmse", "mae", "mse" or "r2_score"'
+            )
 
 
 def _with_distinct_names(metrics: list[Any]) -> list[Any]:

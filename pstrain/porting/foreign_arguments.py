@@ -101,6 +101,10 @@ _EXACT: Final = "states are integers, so that sums are exact: leave it out"
 _PROBABILITIES: Final = "give losses.sigmoid(logits)"
 _BINARY: Final = "labels are 0 or 1, one for each row: make one metric for each label"
 NEW_METRIC: Final = {"dtype": _EXACT}
+R2_SCORE: Final = NEW_METRIC | {
+    "class_aggregation": "a model has one output for each row",
+    "num_regressors": "it is not adjusted: leave it out",
+}
 PRECISION_RECALL: Final = {
     "thresholds": "write threshold=, a number, and a metric for each",
     "top_k": "answers are by the threshold alone",

@@ -166,3 +166,21 @@ def test_result_of_evaluate_is_a_dict_as_keras_asks_for() -> None:
     assert "loss" in made.evaluate(rows, return_dict=True, verbose=0)
     with pytest.raises(InvalidArgumentError, match="leave return_dict= out"):
         made.evaluate(rows, return_dict=False)
+
+
+@pytest.mark.parametrize("metric", ["auc", "accuracy", "precision", "recall", "log_loss"])
+def test_metrics_of_probabilities_are_refused_for_a_regression(metric: str) -> None:
+    made = models.LogisticRegression(SCHEMA)
+    for options in ({"metrics": [metric]}, {"weighted_metrics": metric}):
+        with pytest.raises(InvalidArgumentError, match=rf"'{metric}' measures probabil.*\"rmse\""):
+            made.compile("sgd", loss="mse", **options)  # type: ignore[arg-type]
+    assert made.optimizer is None
+    by_user = metrics.NDCG(5, group="user")
+    made.compile("sgd", ["rmse", "r2_score", by_user], loss="mse")
+    with pytest.raises(InvalidArgumentError, match="measures probabilities"):
+        made.compile("sgd", [metric])
+
+
+def test_loss_object_in_the_place_of_metrics_is_told_its_own() -> None:
+    with pytest.raises(InvalidTypeError, match=r"MeanSquaredError\(.*is a loss, and given by name"):
+        models.LogisticRegression(SCHEMA).compile("sgd", losses.MeanSquaredError())  # type: ignore[arg-type]

@@ -13,6 +13,7 @@ from pstrain import losses
 from pstrain.errors import InvalidArgumentError, InvalidTypeError
 from pstrain.gradients.tape import GradientTape
 from pstrain.layers.base import whole_leaf
+from pstrain.losses.base import Loss
 from pstrain.variables.scope import local_parameters
 from pstrain.variables.variable import Variable
 
@@ -22,7 +23,7 @@ WEIGHTS = np.array([1, 0, 3, 0.5], np.float32)
 KINDS = [losses.MeanSquaredError, losses.MeanAbsoluteError, losses.Huber]
 
 
-def slopes_of(loss: losses.Loss, weights: Any = None) -> Any:
+def slopes_of(loss: Loss, weights: Any = None) -> Any:
     """Returns the gradient of the mean of the losses with respect to each prediction."""
     with local_parameters():
         variable = Variable(PREDICTIONS[:, None], name="predictions")
