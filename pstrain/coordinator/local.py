@@ -15,6 +15,7 @@ from typing import Any, Final, NoReturn
 
 import dataservice
 from dataservice.runtime.arguments import check_callable, limit_s, positive
+from dataservice.runtime.threads import wait_until
 from pstrain.checkpoints.manager import CheckpointManager, check_manager
 from pstrain.coordinator.join_progress import Meter, OnProgress
 from pstrain.coordinator.options import (
@@ -27,6 +28,7 @@ from pstrain.coordinator.options import (
 from pstrain.coordinator.remote_value import RemoteValue, ended_value, fetched, holds_values
 from pstrain.errors import (
     ClosureInputError,
+    DeadlineExceededError,
     FailedPreconditionError,
     InvalidArgumentError,
     InvalidTypeError,
@@ -48,11 +50,11 @@ _COUNTS: Final = (
 class LocalCoordinator:
     """What ``ClusterCoordinator`` makes for the default strategy. Thread-safe.
 
-    ``schedule`` runs the function before it returns, one after the other, so ``join`` waits for
-    nothing; an error is raised by the next ``schedule`` or ``join``, as on a cluster. Nothing is
-    copied: a function sees its arguments, and what it captures, as they are, and what it has
-    changed before it failed stays changed. Options that concern queues and trainers are checked,
-    and have no effect.
+    ``schedule`` runs the function before it returns, one after the other, so ``join`` waits only
+    for those of other threads; an error is raised by the next ``schedule`` or ``join``, as on a
+    cluster. Nothing is copied: a function sees its arguments, and what it captures, as they are,
+    and what it has changed before it failed stays changed. Options that concern queues and trainers
+    are checked, and have no effect.
     """
 
     num_trainers: Final = 1
@@ -122,7 +124,9 @@ class LocalCoordinator:
                 # As if it had travelled: tensors are arrays, and nothing aliases a variable.
                 value = results.decode(results.encode(fn(*args, **kwargs)))
         except Exception as raised:
-            error = self._error = _as_of_closure(raised)
+            error = _as_of_closure(raised)
+            # One of a function that this one has scheduled came first.
+            self._error = self._error or error
         finally:
             self._counts["running"] -= 1
         self._counts["finished" if error is None else "failed"] += 1
@@ -135,17 +139,33 @@ class LocalCoordinator:
         *,
         progress_interval_s: float = 1.0,
     ) -> None:
-        """Raises the error of the function that failed, if one has; waits for nothing."""
-        limit_s(timeout)
+        """Raises the error of the function that failed, if one has.
+
+        Waits only for a function that another thread has scheduled and that still runs; after
+        ``timeout`` seconds raises DeadlineExceededError (a TimeoutError).
+        """
+        left_s = limit_s(timeout)
         positive(progress_interval_s, "progress_interval_s")
         check_callable("progress", progress, optional=True)
-        if progress is not None:
-            progress(Meter(self._counts["finished"], 0.0).read(self.stats(), time.monotonic()))
-        self._raise_error()
+        if not wait_until(lambda wait_s: self._running.acquire(timeout=wait_s), left_s):
+            raise DeadlineExceededError(
+                f"a function that another thread has scheduled still runs after {timeout} s"
+            )
+        try:
+            if progress is not None:
+                progress(Meter(self._counts["finished"], 0.0).read(self.stats(), time.monotonic()))
+            self._raise_error()
+        finally:
+            self._running.release()
 
     def done(self) -> bool:
-        """Returns True; raises the error of the function that failed, if one has."""
-        self._raise_error()
+        """True if no function runs in another thread; raises the error of one that failed."""
+        if not self._running.acquire(blocking=False):
+            return False
+        try:
+            self._raise_error()
+        finally:
+            self._running.release()
         return True
 
     def fetch(self, structure: Any, timeout: float | None = None) -> Any:
@@ -206,6 +226,7 @@ class LocalCoordinator:
             raise error.with_traceback(None)
 
 
+_RAISED: Final = "Raised in a scheduled function:"
 _NO_TRAINERS: Final = (
     "{} watches the trainers of a cluster, and here one process runs everything: leave it out, or "
     "profile the process"
@@ -227,9 +248,12 @@ def _with_values(arguments: Any, number: int) -> Any:
 
 def _as_of_closure(raised: Exception) -> Exception:
     """Returns the error of a closure, with the traceback as a note, as of one that travelled."""
-    trace = "".join(traceback.format_exception(raised)).rstrip()
     error = raised
     if isinstance(raised, StopIteration):
         error = OutOfRangeError("the dataset is exhausted (in this process)")
-    error.add_note(f"Raised in a scheduled function:\n{trace}")
+    # A dataset that cannot be made, and fetch(), raise the same object again and again: a note of
+    # each time would hold all notes before it.
+    if not any(note.startswith(_RAISED) for note in getattr(error, "__notes__", ())):
+        trace = "".join(traceback.format_exception(raised)).rstrip()
+        error.add_note(f"{_RAISED}\n{trace}")
     return error

@@ -6,6 +6,7 @@ as that of a per-worker iterator.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -16,11 +17,12 @@ from pstrain.trainer.resources import TrainerIterator, open_dataset
 
 
 class Epochs:
-    """A dataset whose ``iter`` gives the next epoch each time."""
+    """A dataset whose ``iter`` gives the next epoch each time. Thread-safe."""
 
     def __init__(self, source: Any, context: InputContext, first_epoch: int = 0) -> None:
         self._source, self._context = source, context
         self._epoch = first_epoch
+        self._lock = threading.Lock()
 
     @property
     def element_spec(self) -> Any:
@@ -28,7 +30,8 @@ class Epochs:
         return element_spec(self._source)
 
     def __iter__(self) -> EpochIterator:
-        epoch, self._epoch = self._epoch, self._epoch + 1
+        with self._lock:
+            epoch, self._epoch = self._epoch, self._epoch + 1
         return EpochIterator(self._source, epoch, self._context, self._note_epoch)
 
     def __repr__(self) -> str:
@@ -36,7 +39,8 @@ class Epochs:
 
     def _note_epoch(self, epoch: int) -> None:
         """Notes that an iterator was moved to ``epoch``: the next iterator has the one after."""
-        self._epoch = epoch + 1
+        with self._lock:
+            self._epoch = epoch + 1
 
 
 class EpochIterator:

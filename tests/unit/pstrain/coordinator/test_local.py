@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pathlib
 import pickle
+import threading
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import pstrain as ps
 from pstrain.coordinator.local import LocalCoordinator
 from pstrain.errors import (
     ClosureInputError,
+    DeadlineExceededError,
     FailedPreconditionError,
     InvalidArgumentError,
     InvalidTypeError,
@@ -187,3 +189,55 @@ def test_closed_coordinator_takes_no_more_functions() -> None:
     with pytest.raises(FailedPreconditionError, match=r"is closed; ps\.ClusterCoord"):
         made.schedule(int)
     assert coordinator().schedule(int).fetch() == 0
+
+
+def test_error_that_is_raised_again_and_again_has_one_note() -> None:
+    made = coordinator()
+
+    def fails() -> ds.Dataset:
+        raise OSError("no such file")
+
+    iterator = iter(made.create_per_worker_dataset(fails))
+    for _ in range(3):
+        value = made.schedule(first, (iterator,))
+        with pytest.raises(ClosureInputError, match="no such file") as caught:
+            made.join()
+        assert [note.count("Traceback") for note in caught.value.__notes__] == [2]
+    with pytest.raises(ClosureInputError):
+        made.schedule(value.fetch).fetch()
+    assert len(caught.value.__notes__) == 1
+
+
+def test_first_of_two_errors_is_raised() -> None:
+    made = coordinator()
+
+    def outer() -> None:
+        made.schedule(fail)
+        raise RuntimeError("later")
+
+    value = made.schedule(outer)
+    with pytest.raises(KeyError, match="wrong"):
+        made.join()
+    with pytest.raises(RuntimeError, match="later"):
+        value.fetch()
+
+
+def test_function_of_another_thread_is_waited_for() -> None:
+    made, begun, may_end = coordinator(), threading.Event(), threading.Event()
+
+    def slow() -> None:
+        begun.set()
+        may_end.wait(60)
+
+    other = threading.Thread(target=made.schedule, args=(slow,))
+    other.start()
+    try:
+        assert begun.wait(60)
+        assert not made.done()
+        with pytest.raises(DeadlineExceededError, match="another thread has scheduled still runs"):
+            made.join(timeout=0.01)
+    finally:
+        may_end.set()
+        other.join()
+    made.join(timeout=60)
+    assert made.done()
