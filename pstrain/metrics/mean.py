@@ -203,7 +203,8 @@ def mean_of(state: State) -> float:
 
 def add_numbers(row: State, values: NDArray[np.float64]) -> None:
     """Adds values exactly to a row of a state of the form of ``Mean``'s."""
-    row[-1] += kernels.add_exactly(values, row[:-1])
+    # Kernels are compiled for writable arrays, which those of Arrow are not.
+    row[-1] += kernels.add_exactly(np.require(values, requirements=("C", "W")), row[:-1])
 
 
 def exact_sum(row: NDArray[Any]) -> Fraction:

@@ -6,11 +6,13 @@ import math
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from sklearn.metrics import r2_score
 
 from pstrain.callbacks.monitor import Monitor
 from pstrain.errors import InvalidArgumentError, InvalidTypeError
+from pstrain.kernels import metrics as kernels
 from pstrain.metrics import MeanSquaredError, R2Score
 
 RANDOM = np.random.default_rng(2)
@@ -57,3 +59,26 @@ def test_arguments_of_keras_are_refused_by_name_and_callbacks_maximise_it() -> N
         R2Score(num_regressors=2)  # type: ignore[call-arg]
     assert R2Score().name == "r2_score"
     assert Monitor("val_r2_score").mode == "max"
+
+
+@pytest.mark.parametrize("base", [1e6, 1.7e9, 1e12])
+@pytest.mark.parametrize("weights", [None, RANDOM.random(2_000)])
+def test_labels_far_from_zero_lose_no_digits(base: float, weights: Any) -> None:
+    errors = RANDOM.normal(size=2_000)
+    labels = base + RANDOM.normal(0, 3, 2_000)
+    given = labels + errors
+    # Differences of such numbers are exact, so they may be moved to 0.
+    expected = r2_score(labels - base, given - base, sample_weight=weights)
+    assert value(labels, given, weights) == pytest.approx(expected, rel=1e-12)
+
+
+def test_equal_labels_have_no_variance_whatever_their_weights() -> None:
+    for weights in (None, 0.3, RANDOM.random(10)):
+        assert math.isnan(value(np.full(10, 0.1), np.full(10, 0.2), weights))
+
+
+def test_arrays_of_arrow_need_no_kernels_of_their_own() -> None:
+    expected = value(LABELS, PREDICTIONS, 2.0)
+    before = len(kernels.add_exactly.signatures)
+    assert value(*map(pa.array, (LABELS, PREDICTIONS, np.full(2_000, 2.0)))) == expected
+    assert len(kernels.add_exactly.signatures) == before
