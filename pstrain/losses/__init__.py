@@ -42,6 +42,8 @@ def of_model(value: Any) -> base.Loss:
     InvalidArgumentError for anything else, and for a loss without a mean.
     """
     loss = _named(value) if isinstance(value, str) else value
+    if isinstance(loss, type) and issubclass(loss, base.Loss):
+        raise InvalidArgumentError(f"loss= is an object, got a class: write {loss.__name__}()")
     if not isinstance(loss, base.Loss):
         raise InvalidArgumentError(
             f"loss= is one of {', '.join(_BY_NAME)}, or an object of pstrain.losses, got "
@@ -54,7 +56,7 @@ def of_model(value: Any) -> base.Loss:
 
 def from_config(config: Mapping[str, Any]) -> base.Loss:
     """Returns the loss of a model's outputs that ``get_config`` has described."""
-    options = dict(config)
+    options = dict(config) if isinstance(config, Mapping) else {"name": config}
     name = options.pop("name", None)
     if name not in _BY_NAME:
         raise InvalidArgumentError(f"unknown loss {name!r}: choose one of {', '.join(_BY_NAME)}")

@@ -54,9 +54,9 @@ class Loss(ABC):
         sample_weight: ArrayLike | None = None,
     ) -> Tensor:
         tensor = as_tensor(predictions)
-        targets = vector("labels", labels)
+        targets = _writable(vector("labels", labels))
         self._check_labels(targets)
-        values = np.ascontiguousarray(tensor.value, dtype=np.float32).reshape(-1)
+        values = _writable(np.ascontiguousarray(tensor.value, dtype=np.float32).reshape(-1))
         if len(targets) != len(values):
             raise InvalidArgumentError(f"{len(targets)} labels for {len(values)} predictions")
         weights = None if sample_weight is None else _weights(sample_weight, len(values))
@@ -65,7 +65,8 @@ class Loss(ABC):
         losses, slopes = self._each(targets, values)
         if weights is not None:
             losses, slopes = losses * weights, slopes * weights
-        return _with_slopes(losses.astype(np.float32), slopes, tensor)
+        with np.errstate(over="ignore"):  # what a float32 does not hold is infinite
+            return _with_slopes(losses.astype(np.float32), slopes, tensor)
 
     @property
     def of_outputs(self) -> Loss:
@@ -118,8 +119,12 @@ def _weights(given: ArrayLike, count: int) -> Float32:
         weights = np.repeat(weights, count)
     if len(weights) != count:
         raise InvalidArgumentError(f"{len(weights)} weights for {count} predictions")
-    # Kernels are compiled for writable arrays.
-    return np.require(weights, np.float32, ("C", "W"))
+    return _writable(weights)
+
+
+def _writable(values: Float32) -> Float32:
+    """Returns ``values``, copied if need be: kernels are compiled for writable arrays."""
+    return values if values.flags.writeable else values.copy()
 
 
 def _with_slopes(loss: Any, slopes: NDArray[Any], predictions: Tensor) -> Tensor:

@@ -32,7 +32,8 @@ class _OfErrors(Loss):
     _name: str
 
     def predicted(self, outputs: Float32) -> Float32:
-        return outputs
+        # compute() of a subclass may return a column of the batch, or float64.
+        return np.array(outputs, np.float32)
 
     def read_labels(self, name: str, column: pa.Array) -> Float32:
         return columns.number_labels(name, column)
@@ -66,7 +67,9 @@ class _OfErrors(Loss):
     ) -> tuple[np.float32, Float32]:
         gradient = np.empty_like(values)
         given = _NO_WEIGHTS if weights is None else weights
-        return np.float32(self._kernel(values, labels, given, gradient)), gradient
+        mean = self._kernel(values, labels, given, gradient)
+        with np.errstate(over="ignore"):  # what a float32 does not hold is infinite
+            return np.float32(mean), gradient
 
     @abstractmethod
     def _kernel(self, *arrays: Float32) -> float:

@@ -203,3 +203,37 @@ def test_torch_module_is_a_regression_too() -> None:
     model.compile(ps.optimizers.Adagrad(0.3), loss="mse")
     history = model.fit(flats(), epochs=4, batch_size=100, verbose=0).history
     assert history["loss"][-1] < 0.1 * history["loss"][0]
+
+
+class Shown(ps.models.Model):
+    """A model that puts out a column of the batch, or its values in float64."""
+
+    def __init__(self, dtype: Any) -> None:
+        super().__init__(SCHEMA)
+        self.dtype = dtype
+        self.layers = [ps.layers.Dense(1, input_size=1)]
+
+    def compute(self, values: Any, features: Any) -> Any:  # noqa: ARG002
+        return features.dense[:, :1].astype(self.dtype, copy=False)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_predictions_are_float32_of_their_own(dtype: Any) -> None:
+    model = Shown(dtype)
+    model.compile(loss="mse")
+    features = model.encode(flats(10))
+    predicted = model.predict_on_batch(features)
+    assert (predicted.dtype, predicted.shape) == (np.float32, (10,))
+    assert not np.shares_memory(predicted, features.dense)
+
+
+@pytest.mark.filterwarnings("error")
+def test_loss_beyond_float32_is_infinite_without_a_warning() -> None:
+    model = regression(metrics=["rmse"])
+    data = flats(100)
+    data["price"] *= 1e30
+    logs = model.fit(data, verbose=0).history
+    assert logs["loss"] == [np.inf]
+    assert np.isfinite(logs["rmse"][0])
+    each = ps.losses.MeanSquaredError("none")(data["price"], np.zeros(100, np.float32))
+    assert np.isinf(each.numpy()).all()

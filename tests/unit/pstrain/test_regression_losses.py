@@ -12,6 +12,7 @@ from sklearn.metrics import mean_absolute_error, mean_squared_error
 from pstrain import losses
 from pstrain.errors import InvalidArgumentError, InvalidTypeError
 from pstrain.gradients.tape import GradientTape
+from pstrain.kernels import regression as kernels
 from pstrain.layers.base import whole_leaf
 from pstrain.losses.base import Loss
 from pstrain.variables.scope import local_parameters
@@ -124,3 +125,20 @@ def test_loss_of_a_model_is_made_again_of_its_configuration() -> None:
     assert repr(of_logits) == "BinaryCrossentropy(from_logits=True, reduction='mean')"
     with pytest.raises(InvalidArgumentError, match="unknown loss 'hinge': choose one of"):
         losses.from_config({"name": "hinge"})
+    for wrong in (None, "mse", {"name": "mse"}):
+        with pytest.raises(InvalidArgumentError, match=r"unknown loss .*: choose one of"):
+            losses.from_config(wrong)  # type: ignore[arg-type]
+
+
+def test_class_of_losses_in_the_place_of_a_loss_is_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match=r"got a class: write MeanSquaredError\(\)$"):
+        losses.of_model(losses.MeanSquaredError)
+
+
+def test_arrays_that_are_read_only_need_no_kernels_of_their_own() -> None:
+    fixed = PREDICTIONS.copy()
+    fixed.flags.writeable = False
+    losses.MeanSquaredError()(LABELS, PREDICTIONS)
+    before = len(kernels.squared_errors.signatures)
+    losses.MeanSquaredError()(pa.array(LABELS, pa.float32()), fixed, fixed)
+    assert len(kernels.squared_errors.signatures) == before
