@@ -181,10 +181,10 @@ class ClusterCoordinator(metaclass=_OnePerStrategy):
     ) -> RemoteValue:
         """Queues ``fn(*args, **kwargs)`` for any trainer and returns at once.
 
-        ``fn`` is sent once: what it captures stays as it was at its first ``schedule``, except the
-        learning rate of an optimizer, which is as it is at each ``schedule``. A per-worker iterator
-        among the arguments becomes the trainer's own. Blocks while the queue is full. Raises an
-        error that an earlier closure ended with, and FailedPreconditionError after ``close``.
+        ``fn`` is sent once: what it captures stays as it was at its first ``schedule``, except what
+        ``compile`` sets, and an optimizer's learning rate. A per-worker iterator among the
+        arguments becomes the trainer's own. Blocks while the queue is full. Raises an error that an
+        earlier closure ended with, and FailedPreconditionError after ``close``.
 
         A RemoteValue among the arguments, also inside lists, dicts and other objects, stands for
         its value: the closure waits in the queue until the value is there. If there is no value,

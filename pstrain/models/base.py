@@ -29,6 +29,7 @@ from pstrain.models.weights import Weights
 from pstrain.porting import foreign_arguments, foreign_names
 from pstrain.porting.foreign_arguments import refuse_arguments
 from pstrain.porting.foreign_names import Hinting
+from pstrain.serialization.pickling import invalidate_sent_functions
 from pstrain.strategy.scope import entered_strategy
 from pstrain.variables.attributes import reached
 from pstrain.vocabulary import Fetch
@@ -188,6 +189,8 @@ class Model(Weights, Hinting, ABC):
         self.metrics = _with_distinct_names([*alike, *weighted])
         self.weighted_metrics = weighted
         self.optimizer, self.objective = chosen, objective
+        # Functions on trainers hold a copy of this model, and would go on by the loss of before.
+        invalidate_sent_functions()
 
     def evict(self, keep: Mapping[str, int] | int) -> int:
         """Removes keys of online columns, so that ``keep`` are left; returns how many. Blocks.

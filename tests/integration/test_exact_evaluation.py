@@ -134,6 +134,9 @@ def test_regression_is_trained_and_evaluated_exactly_although_a_trainer_is_kille
     batch = {name: column[:100] for name, column in columns.items()}
     found = coordinator.schedule(step, args=(batch,)).fetch()
     assert found == pytest.approx(np.mean(errors[:100] ** 2), rel=1e-5)
+    model.compile(rule, loss="mae")
+    expected = float(model.loss(batch))
+    assert coordinator.schedule(step, args=(batch,)).fetch() == pytest.approx(expected, rel=1e-5)
     coordinator.close()
 
 

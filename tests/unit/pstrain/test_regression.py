@@ -13,6 +13,7 @@ from sklearn.metrics import mean_absolute_error, mean_squared_error
 
 import pstrain as ps
 from pstrain.errors import DataError, InvalidArgumentError
+from pstrain.serialization.pickling import capture_generation
 
 SCHEMA = ps.FeatureSchema(
     dense=["size"], categorical={"city": ps.Category(8, hashed=False)}, label="price"
@@ -225,6 +226,13 @@ def test_predictions_are_float32_of_their_own(dtype: Any) -> None:
     predicted = model.predict_on_batch(features)
     assert (predicted.dtype, predicted.shape) == (np.float32, (10,))
     assert not np.shares_memory(predicted, features.dense)
+
+
+def test_functions_are_sent_again_after_compile() -> None:
+    model = regression()
+    before = capture_generation()
+    model.compile(loss="mae")
+    assert capture_generation() > before
 
 
 @pytest.mark.filterwarnings("error")
