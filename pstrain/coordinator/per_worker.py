@@ -17,7 +17,7 @@ import dataservice
 from dataservice.runtime.identity import new_id
 from pstrain.errors import InvalidArgumentError, UnimplementedError
 from pstrain.trainer.context import InputContext
-from pstrain.trainer.epochs import element_spec
+from pstrain.trainer.epochs import element_spec, saved_epoch
 from pstrain.trainer.resources import open_dataset
 
 
@@ -184,9 +184,7 @@ class IteratorsInUse:
 
 def _check_position(state: Mapping[str, Any], trainers: int) -> None:
     """Raises InvalidArgumentError unless so many trainers can continue from a saved position."""
-    epoch = state.get("epoch")
-    if not isinstance(epoch, int) or epoch < 0:
-        raise InvalidArgumentError(f"not a position of a per-worker iterator: {dict(state)!r}")
+    saved_epoch(state)
     if "next" in state:
         raise InvalidArgumentError(
             "the position was saved while fit dealt out ranges of the data to trainers, and "

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import dataservice
+from dataservice.runtime.arguments import is_integer
 from pstrain.errors import InvalidArgumentError, UnimplementedError
 from pstrain.trainer.context import InputContext, call_with_context
 from pstrain.trainer.resources import TrainerIterator, open_dataset
@@ -71,6 +72,7 @@ class EpochIterator:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continues from a position of one process, or of a data service that trainers read."""
+        epoch = saved_epoch(state)
         if not state.keys() <= {"epoch", "reader", "is_known", "service"}:
             raise InvalidArgumentError(
                 "the position was saved while the trainers of a cluster read the data "
@@ -78,8 +80,8 @@ class EpochIterator:
                 "cluster again, or give callbacks.Checkpoint(..., resume=False)"
             )
         self.close()
-        self._open(int(state["epoch"]))
-        self._moved(self.epoch)
+        self._open(epoch)
+        self._moved(epoch)
         position = state.get("reader") or state.get("service")
         if position is not None:
             self._reader.load_state_dict(position)
@@ -101,6 +103,16 @@ class EpochIterator:
     def _open(self, epoch: int) -> None:
         source, context, self.epoch = self._source, self._context, epoch
         self._reader = TrainerIterator(lambda: open_dataset(source, epoch, context))
+
+
+def saved_epoch(state: Any) -> int:
+    """Returns the epoch of a saved position; InvalidArgumentError if it is no position."""
+    epoch: Any = state.get("epoch") if isinstance(state, Mapping) else None
+    if not is_integer(epoch) or epoch < 0:
+        raise InvalidArgumentError(
+            f"not a position of a per-worker iterator: {state!r}; load what state_dict() returned"
+        )
+    return int(epoch)
 
 
 def element_spec(source: Any) -> Any:

@@ -241,3 +241,12 @@ def test_function_of_another_thread_is_waited_for() -> None:
         other.join()
     made.join(timeout=60)
     assert made.done()
+
+
+@pytest.mark.parametrize("state", [{}, {"epoch": "x"}, {"epoch": -1}, [1], None])
+def test_what_is_no_position_is_refused_and_changes_nothing(state: Any) -> None:
+    iterator = iter(coordinator().create_per_worker_dataset(ROWS))
+    first(iterator)
+    with pytest.raises(InvalidArgumentError, match="not a position of a per-worker iterator"):
+        iterator.load_state_dict(state)
+    assert first(iterator) == 2
