@@ -285,6 +285,8 @@ class Model(Weights, Hinting, ABC):
 
         ``config``: of that model, by :meth:`get_config`.
         """
+        if "loss" not in config and type(self).get_config is not Model.get_config:
+            return  # a subclass' own form of a configuration need not tell the loss
         saved = losses.from_config(config.get("loss", _LOG_LOSS))
         if saved.link != self.objective.link:
             raise InvalidArgumentError(

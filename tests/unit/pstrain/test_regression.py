@@ -245,3 +245,20 @@ def test_loss_beyond_float32_is_infinite_without_a_warning() -> None:
     assert np.isfinite(logs["rmse"][0])
     each = ps.losses.MeanSquaredError("none")(data["price"], np.zeros(100, np.float32))
     assert np.isinf(each.numpy()).all()
+
+
+class Configured(Shown):
+    """A model with a configuration of its own form."""
+
+    def get_config(self) -> dict[str, Any]:
+        return {"dtype": str(np.dtype(self.dtype))}
+
+
+def test_own_configuration_need_not_tell_the_loss(tmp_path: pathlib.Path) -> None:
+    model = Configured(np.float32)
+    model.compile(loss="mse")
+    model.save_weights(tmp_path)
+    again = Configured(np.float32)
+    again.compile(loss="mse")
+    again.load_weights(tmp_path)
+    assert again.objective.link == "identity"
