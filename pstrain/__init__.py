@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pstrain.cluster import ClusterSpec, SimpleClusterResolver
     from pstrain.coordinator.client import ClusterCoordinator
     from pstrain.coordinator.join_progress import JoinProgress
+    from pstrain.coordinator.local import LocalCoordinator
     from pstrain.coordinator.monitor import MonitorServer
     from pstrain.coordinator.remote_value import RemoteValue
     from pstrain.coordinator.trainer_stats import TrainerStats
@@ -92,6 +93,7 @@ _HOMES = {
     # coordinator
     "ClusterCoordinator": "pstrain.coordinator.client",
     "JoinProgress": "pstrain.coordinator.join_progress",
+    "LocalCoordinator": "pstrain.coordinator.local",
     "MonitorServer": "pstrain.coordinator.monitor",
     "RemoteValue": "pstrain.coordinator.remote_value",
     "TrainerStats": "pstrain.coordinator.trainer_stats",
@@ -147,6 +149,7 @@ __all__ = [
     "InputOptions",
     "KubernetesClusterResolver",
     "LocalCluster",
+    "LocalCoordinator",
     "ParameterServerStrategy",
     "PerWorkerVariable",
     "ReduceOp",

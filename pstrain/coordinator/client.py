@@ -29,7 +29,6 @@ from pstrain.consistency import Sync
 from pstrain.coordinator.assembly import assemble
 from pstrain.coordinator.functions import KnownFunctions
 from pstrain.coordinator.join_progress import OnProgress
-from pstrain.coordinator.local import LocalCoordinator
 from pstrain.coordinator.options import (
     CLOSURES_IN_FLIGHT,
     QUEUE_CAPACITY,
@@ -53,16 +52,11 @@ Result = TypeVar("Result")
 
 
 class _OnePerStrategy(type):
-    """The class of ClusterCoordinator: makes one at a time, so that two threads get the same.
-
-    Without a cluster it makes a LocalCoordinator.
-    """
+    """The class of ClusterCoordinator: makes one at a time, so that two threads get the same."""
 
     _making = threading.RLock()
 
     def __call__(cls, *args: Any, **options: Any) -> Any:
-        if isinstance(args[0] if args else options.get("strategy"), DefaultStrategy):
-            return LocalCoordinator(*args, **options)
         with cls._making:
             return super().__call__(*args, **options)
 
@@ -71,9 +65,8 @@ class ClusterCoordinator(metaclass=_OnePerStrategy):
     """Schedules functions on the trainers of a strategy's cluster. Thread-safe.
 
     Making another coordinator of the same strategy returns the first one, and may give no other
-    options; if the first one ``is_over``, it is closed and a new one is made. For the default
-    strategy it is a :class:`~pstrain.coordinator.local.LocalCoordinator`, which runs functions in
-    this process.
+    options; if the first one ``is_over``, it is closed and a new one is made.
+    :class:`LocalCoordinator` does the same in one process, without a cluster.
 
     ``closures_in_flight``: how many closures a trainer runs at a time. While one waits for its
     rows, the others compute; the more there are, the older are the values that a step rests on. In
@@ -94,10 +87,16 @@ class ClusterCoordinator(metaclass=_OnePerStrategy):
     def __new__(cls, strategy: ParameterServerStrategy, **_options: Any) -> ClusterCoordinator:
         if not isinstance(strategy, ParameterServerStrategy):
             kind = type(strategy)
+            remedy = (
+                "without a cluster pstrain.LocalCoordinator() runs the same loop in this process; "
+                "pstrain.LocalCluster() starts a cluster on this machine"
+                if kind is DefaultStrategy
+                else "the form in pstrain.v1 has no coordinator: its workers train in "
+                "strategy.session()"
+            )
             raise InvalidArgumentError(
-                "ClusterCoordinator needs a pstrain.ParameterServerStrategy, or the default one of "
-                f"pstrain.get_strategy(), got {kind.__module__}.{kind.__qualname__}; the form in "
-                "pstrain.v1 has no coordinator: its workers train in strategy.session()"
+                "ClusterCoordinator needs a pstrain.ParameterServerStrategy, got "
+                f"{kind.__module__}.{kind.__qualname__}; {remedy}"
             )
         if strategy.coordinator is not None and strategy.coordinator.is_over:
             strategy.coordinator.close()

@@ -36,7 +36,7 @@ from pstrain.errors import (
     UnimplementedError,
 )
 from pstrain.serialization import results
-from pstrain.strategy.default import DefaultStrategy
+from pstrain.strategy.default import DEFAULT, DefaultStrategy
 from pstrain.strategy.replica import call_arguments
 from pstrain.trainer.context import InputContext, trainer_scope
 from pstrain.trainer.epochs import Epochs
@@ -48,7 +48,9 @@ _COUNTS: Final = (
 
 
 class LocalCoordinator:
-    """What ``ClusterCoordinator`` makes for the default strategy. Thread-safe.
+    """Runs scheduled functions in this process, so that one loop works with and without a cluster.
+
+    Its methods are those of ``ClusterCoordinator``. Thread-safe.
 
     ``schedule`` runs the function before it returns, one after the other, so ``join`` waits only
     for those of other threads; an error is raised by the next ``schedule`` or ``join``, as on a
@@ -62,7 +64,7 @@ class LocalCoordinator:
 
     def __init__(
         self,
-        strategy: DefaultStrategy,
+        strategy: DefaultStrategy | None = None,
         *,
         closures_in_flight: int = CLOSURES_IN_FLIGHT,
         queue_capacity: int = QUEUE_CAPACITY,
@@ -70,7 +72,14 @@ class LocalCoordinator:
         checkpoint: CheckpointManager | None = None,
     ) -> None:
         CoordinatorOptions(closures_in_flight, queue_capacity, trainer_timeout_s)
-        self.strategy = strategy
+        if strategy is not None and not isinstance(strategy, DefaultStrategy):
+            kind = type(strategy)
+            raise InvalidArgumentError(
+                "LocalCoordinator needs the strategy of pstrain.get_strategy() outside of all "
+                f"scopes, got {kind.__module__}.{kind.__qualname__}: ClusterCoordinator is for "
+                "strategies of a cluster"
+            )
+        self.strategy = DEFAULT if strategy is None else strategy
         self.checkpoint: CheckpointManager | None = None
         if checkpoint is not None:
             self.recover_from(checkpoint)
@@ -108,7 +117,7 @@ class LocalCoordinator:
         with self._running:
             if self._is_closed:
                 raise FailedPreconditionError(
-                    "the coordinator is closed; ps.ClusterCoordinator(strategy) makes another one"
+                    "the coordinator is closed; pstrain.LocalCoordinator() makes another one"
                 )
             self._raise_error()
             return self._ended(fn, arguments)

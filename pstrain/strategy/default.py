@@ -66,7 +66,7 @@ class DefaultStrategy(Replica):
         return call_with_context(dataset_fn, InputContext())
 
 
-_DEFAULT: Final = DefaultStrategy()
+DEFAULT: Final = DefaultStrategy()
 
 
 def get_strategy() -> Any:
@@ -74,7 +74,7 @@ def get_strategy() -> Any:
 
     Outside of both, the default strategy, with one replica and variables in this process.
     """
-    return entered_strategy() or _DEFAULT
+    return entered_strategy() or DEFAULT
 
 
 def get_replica_context() -> ReplicaContext | None:
@@ -85,7 +85,7 @@ def get_replica_context() -> ReplicaContext | None:
     """
     if not is_outside_replica():
         return replica_context()
-    return None if has_strategy() else ReplicaContext(_DEFAULT)
+    return None if has_strategy() else ReplicaContext(DEFAULT)
 
 
 def in_cross_replica_context() -> bool:

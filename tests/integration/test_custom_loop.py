@@ -123,7 +123,7 @@ def test_position_in_a_data_service_goes_from_one_process_to_trainers_and_back(
         return data.distribute(ds.ShardingPolicy.DYNAMIC, cluster.service, job_name=name)
 
     strategy = ps.ParameterServerStrategy(cluster.resolver)
-    makers = [ps.ClusterCoordinator(ps.get_strategy()), ps.ClusterCoordinator(strategy)]
+    makers = [ps.LocalCoordinator(), ps.ClusterCoordinator(strategy)]
     for before, after in (makers, makers[::-1]):
         name = f"moved from {type(before).__name__}"
         iterator = iter(before.create_per_worker_dataset(shared(name)))

@@ -174,16 +174,16 @@ def test_snippet_of_a_loop_is_the_same_program_in_one_process_and_on_a_cluster(
         "schema": ps.FeatureSchema(dense=["size"], categorical={"city": category}, label="price"),
         "data": ds.Dataset.from_numpy(flats).batch(100),
     }
-    run(snippet("ps.get_strategy(), data)"), names)
+    run(snippet("train(ps.LocalCoordinator(), data)"), names)
     said = capsys.readouterr().out
-    strategy = ps.ParameterServerStrategy(cluster.resolver)
-    model = names["train"](strategy, names["data"])
+    coordinator = ps.ClusterCoordinator(ps.ParameterServerStrategy(cluster.resolver))
+    model = names["train"](coordinator, names["data"])
     for printed in (said, capsys.readouterr().out):
         errors = re.findall(r"epoch \d: off by ([\d.]+)", printed)
         assert len(errors) == 3
         assert float(errors[2]) < 0.5 * float(errors[0])
     assert model.variables[0].device == "/job:ps/task:0"
-    ps.ClusterCoordinator(strategy).close()
+    coordinator.close()
 
 
 def test_snippet_of_custom_model_learns() -> None:

@@ -12,7 +12,6 @@ import pytest
 
 import dataservice as ds
 import pstrain as ps
-from pstrain.coordinator.local import LocalCoordinator
 from pstrain.errors import (
     ClosureInputError,
     DeadlineExceededError,
@@ -27,7 +26,7 @@ ROWS = ds.Dataset.range(10).batch(2)
 
 
 def coordinator(**options: Any) -> Any:
-    return ps.ClusterCoordinator(ps.get_strategy(), **options)
+    return ps.LocalCoordinator(**options)
 
 
 def fail() -> None:
@@ -38,11 +37,10 @@ def first(iterator: Any) -> int:
     return int(next(iterator)["id"][0].as_py())
 
 
-def test_default_strategy_has_a_coordinator_of_this_process() -> None:
+def test_coordinator_of_this_process_has_the_default_strategy_and_one_trainer() -> None:
     made = coordinator()
-    assert isinstance(made, LocalCoordinator)
-    assert isinstance(ps.ClusterCoordinator(strategy=ps.get_strategy()), LocalCoordinator)
     assert made.strategy is ps.get_strategy()
+    assert ps.LocalCoordinator(ps.get_strategy()).strategy is ps.get_strategy()
     assert (made.num_trainers, made.live_trainers(), made.is_over) == (1, {0}, False)
     for options in ({"closures_in_flight": 0}, {"queue_capacity": 0}, {"trainer_timeout_s": 0.0}):
         with pytest.raises(InvalidArgumentError, match=next(iter(options))):
@@ -53,8 +51,12 @@ def test_default_strategy_has_a_coordinator_of_this_process() -> None:
         pickle.dumps(made)
 
 
-def test_coordinator_of_the_v1_form_is_refused_naming_both_strategies() -> None:
-    with pytest.raises(ValueError, match=r"or the default one of pstrain\.get_strategy\(\), got"):
+def test_each_coordinator_refuses_the_strategy_of_the_other_naming_it() -> None:
+    with pytest.raises(ValueError, match=r"DefaultStrategy; .*pstrain\.LocalCoordinator\(\)"):
+        ps.ClusterCoordinator(ps.get_strategy())
+    with pytest.raises(ValueError, match="ParameterServerStrategy: ClusterCoordinator is for"):
+        ps.LocalCoordinator(ps.v1.ParameterServerStrategy())  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"v1 has no coordinator"):
         ps.ClusterCoordinator(ps.v1.ParameterServerStrategy())  # type: ignore[arg-type]
 
 
@@ -186,7 +188,7 @@ def test_closed_coordinator_takes_no_more_functions() -> None:
     made = coordinator()
     made.close()
     made.close()
-    with pytest.raises(FailedPreconditionError, match=r"is closed; ps\.ClusterCoord"):
+    with pytest.raises(FailedPreconditionError, match=r"is closed; pstrain\.LocalCoord"):
         made.schedule(int)
     assert coordinator().schedule(int).fetch() == 0
 
