@@ -122,12 +122,25 @@ def main() -> int:
     for protocol, part in parts.items():
         if counts[protocol] is None:
             counts[protocol] = options.seeds // part
+    wanted = options.protocols or [protocol for protocol in PROTOCOLS if counts[protocol]]
+    idle = [protocol for protocol in wanted if not counts[protocol]]
+    if idle or not wanted:
+        protocol = idle[0] if idle else "delivery"
+        least = " 4 or more" if protocol == "second-losses" else ""
+        parser.error(f"no seeds of {protocol} to play: give {_options_of(protocol)}{least}")
     with players(options.processes) as pool:
         return max(
             _play(protocol, range(options.first, options.first + count), options, pool)
             for protocol, count in counts.items()
-            if count and protocol in (options.protocols or PROTOCOLS)
+            if protocol in wanted
         )
+
+
+def _options_of(protocol: str) -> str:
+    """Returns the option that says how many seeds of a protocol are played."""
+    kinds = {"coordinated": "coordinated-", "snapshots": "snapshot-", "training": "training-"}
+    kinds |= {"delivery": "", "sync": "consistency-", "ssp": "consistency-"}
+    return f"--{kinds.get(protocol, 'restore-')}seeds"
 
 
 def _play(protocol: str, seeds: range, options: argparse.Namespace, pool: Executor | None) -> int:

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.simulation import runner
+from tests.simulation.__main__ import main
 from tests.simulation.base_scenario import Failure
 from tests.simulation.runner import BLOCK, PROTOCOLS, Report, run_seeds
 
@@ -62,3 +63,28 @@ def test_command_plays_its_protocols_on_two_processes() -> None:
     assert delivery.startswith("delivery: 120 schedules in ")
     assert training.startswith("training: 12 schedules in ")
     assert "on 2 processes" in training
+
+
+@pytest.mark.parametrize(
+    ("arguments", "remedy"),
+    [
+        (["--protocols", "loops"], "no seeds of loops to play: give --restore-seeds"),
+        (
+            ["--protocols", "second-losses", "--restore-seeds", "3"],
+            "no seeds of second-losses to play: give --restore-seeds 4 or more",
+        ),
+        (["--seeds", "9", "--protocols", "training", "ssp"], "give --training-seeds"),
+        (["--seeds", "0"], "give --seeds"),
+    ],
+)
+def test_command_with_nothing_to_play_names_the_option_that_is_needed(
+    arguments: list[str],
+    remedy: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["simulation", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert remedy in capsys.readouterr().err
