@@ -7,7 +7,9 @@ value and the remedy.
 
 from __future__ import annotations
 
+import math
 import numbers
+import sys
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
@@ -200,10 +202,10 @@ def checked_timeout_s(timeout_s: object) -> float:
     """Returns the time-out as a positive number of seconds."""
     if isinstance(timeout_s, bool) or not isinstance(timeout_s, numbers.Real):
         raise InvalidTypeError(f"timeout_s is a number of seconds, got {timeout_s!r}")
-    seconds = float(timeout_s)
+    seconds: Any = timeout_s  # not yet a float, for which an integer may be too large
     if not seconds > 0:
         raise InvalidArgumentError(f"timeout_s must be positive, got {timeout_s!r}")
-    return seconds
+    return math.inf if seconds > sys.float_info.max else float(seconds)
 
 
 def checked_max_elements(max_outstanding_requests: object) -> int:

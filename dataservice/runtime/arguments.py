@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import numbers
 import os
+import sys
 import threading
 from collections.abc import Iterable, Sequence
 from enum import EnumType
@@ -122,12 +123,12 @@ def limit_s(value: Any, what: str = "timeout") -> float | None:
     wanted = "must be seconds from 0 on, or None to wait without a limit"
     if not isinstance(value, numbers.Real) or isinstance(value, bool):
         raise InvalidTypeError(f"{what} {wanted}, got {value!r}")
-    limit = float(value)
+    limit: Any = value  # not yet a float, for which an integer may be too large
     if limit == math.inf:
         return None
     if not limit >= 0:
         raise InvalidArgumentError(f"{what} {wanted}, got {value}")
-    return min(limit, threading.TIMEOUT_MAX)
+    return float(min(limit, threading.TIMEOUT_MAX))
 
 
 def path_of(value: Any, what: str) -> str:
@@ -172,5 +173,11 @@ def check_number(what: str, value: Any) -> None:
     """Raises InvalidArgumentError, which names ``what``, unless the value is a finite number."""
     if not isinstance(value, numbers.Real) or isinstance(value, bool):
         raise InvalidTypeError(f"{what} must be a number, got {value!r}")
-    if not math.isfinite(value):
+    try:
+        is_finite = math.isfinite(value)
+    except OverflowError as error:
+        # Not shown: it has hundreds of digits, and Python may refuse to write them.
+        most = f"at most {sys.float_info.max:.2g}"
+        raise InvalidArgumentError(f"{what} must be {most} in size, got a larger number") from error
+    if not is_finite:
         raise InvalidArgumentError(f"{what} must be finite, got {value}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,8 @@ import pytest
 
 import dataservice as ds
 import pstrain as ps
+from dataservice.client.arguments import checked_timeout_s
+from dataservice.runtime.arguments import limit_s
 from pstrain.checkpoints.checkpoint import Checkpoint
 from pstrain.config import ParameterConfig
 from pstrain.errors import InvalidArgumentError, InvalidTypeError
@@ -158,6 +162,21 @@ def test_rate_other_than_finite_non_negative_number_is_refused(name: str) -> Non
 def test_number_that_is_not_finite_is_refused(name: str) -> None:
     for value in (float("nan"), float("inf"), "fast"):
         _assert_refused(ANY_NUMBERS[name], name, value)
+
+
+@pytest.mark.parametrize("name", sorted({*RATES, *ANY_NUMBERS} - {"timeout_s"}))
+def test_number_beyond_those_of_floats_is_refused(name: str) -> None:
+    for value in (10**400, -(10**5000)):
+        with pytest.raises(InvalidArgumentError, match=r"at most 1\.8e") as caught:
+            (RATES | ANY_NUMBERS)[name](value)
+        assert name.split(" of ")[0] in str(caught.value)
+
+
+def test_huge_limit_of_a_wait_is_the_longest_there_is() -> None:
+    assert limit_s(10**400) == limit_s(1e300) == threading.TIMEOUT_MAX
+    assert checked_timeout_s(10**400) == math.inf
+    with pytest.raises(InvalidArgumentError, match="timeout must be seconds from 0 on"):
+        limit_s(-(10**400))
 
 
 def test_numpy_numbers_are_accepted() -> None:
