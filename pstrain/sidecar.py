@@ -20,6 +20,7 @@ from dataservice.runtime.arguments import (
     non_negative,
     path_of,
 )
+from dataservice.runtime.refused_timeouts import refuse_timeout_s
 from pstrain.callbacks.base import Callback, CallbackList, as_list
 from pstrain.callbacks.monitor import Monitor
 from pstrain.checkpoints import manifest
@@ -62,6 +63,7 @@ class SidecarEvaluator:
     weighs the loss as in ``evaluate``.
     """
 
+    @refuse_timeout_s("SidecarEvaluator")
     def __init__(
         self,
         model: Any,

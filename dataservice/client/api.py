@@ -39,10 +39,12 @@ from dataservice.errors import (
     UnsplittableError,
 )
 from dataservice.runtime.frames import decode_schema
+from dataservice.runtime.refused_timeouts import refuse_timeout
 from dataservice.vocabulary import EXACTLY_ONCE, ShardingPolicy, parse_target
 from dataservice.wire import dispatcher_pb2 as pb
 
 
+@refuse_timeout("from_dataset_id")
 def from_dataset_id(
     processing_mode: ShardingPolicy | str,
     service: Service,
@@ -144,6 +146,7 @@ def _check_same(
         )
 
 
+@refuse_timeout("distribute")
 def distribute(
     processing_mode: ShardingPolicy | str,
     service: Service,
@@ -211,6 +214,7 @@ def distribute(
     return apply
 
 
+@refuse_timeout("release_readers")
 def release_readers(
     service: Service,
     owner: str,

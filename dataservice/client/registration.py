@@ -22,12 +22,14 @@ from dataservice.errors import InvalidTypeError, UnsplittableError
 from dataservice.job_options import ON_ERROR
 from dataservice.runtime.arguments import check_choice
 from dataservice.runtime.frames import encode_schema
+from dataservice.runtime.refused_timeouts import refuse_timeout
 from dataservice.vocabulary import parse_target
 from dataservice.wire import dispatcher_pb2 as pb
 
 Service = str | tuple[str, str]
 
 
+@refuse_timeout("register_dataset")
 def register_dataset(
     service: Service,
     dataset: Dataset,

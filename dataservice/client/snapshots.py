@@ -30,6 +30,7 @@ from dataservice.errors import (
 )
 from dataservice.runtime.arguments import limit_s
 from dataservice.runtime.identity import new_id
+from dataservice.runtime.refused_timeouts import refuse_timeout
 from dataservice.vocabulary import parse_target
 from dataservice.wire import dispatcher_pb2 as pb
 
@@ -77,6 +78,7 @@ class Snapshot:
         with DispatcherConnection(self._target) as connection:
             return _progress_of(self._ask(connection))
 
+    @refuse_timeout("wait")
     def wait(self, timeout_s: float | None = None) -> SnapshotProgress:
         """Waits until everything is written; raises the error that the snapshot failed with.
 
@@ -119,6 +121,7 @@ class Snapshot:
         return connection.get_snapshot(self.snapshot_id, timeout_s=self._timeout_s)
 
 
+@refuse_timeout("save")
 def save(
     dataset: Dataset,
     path: str,

@@ -10,6 +10,7 @@ import inspect
 from typing import Any, Final, TypeVar
 
 from dataservice.runtime.refused_arguments import refuse_arguments
+from dataservice.runtime.refused_timeouts import TIMEOUT
 
 Made = TypeVar("Made", bound=type[Any])
 
@@ -68,7 +69,8 @@ REMEDIES: Final = {
     "load": {
         "compression": "files say how they are compressed: leave it out",
         "reader_func": "write shuffle(buffer_size) or the like behind it",
-    },
+    }
+    | TIMEOUT,
     "map": _FN | _NAME,
     "range": {"output_type": 'write with_column("id", col("id").cast("int32")) behind it'} | _NAME,
     "zip": {"datasets": "write Dataset.zip(a, b)"} | _NAME,

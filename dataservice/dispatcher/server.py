@@ -33,6 +33,7 @@ from dataservice.runtime.pickling.stand_in import StandIn
 from dataservice.runtime.process.ending import end_with_program
 from dataservice.runtime.process.forking import Origin
 from dataservice.runtime.refused_arguments import refuse_arguments
+from dataservice.runtime.refused_timeouts import refuse_timeout
 from dataservice.runtime.rpc import RpcServer
 from dataservice.runtime.threads import StoppableThread, wait_until
 from dataservice.vocabulary import PROTOCOL
@@ -133,6 +134,7 @@ class DispatchServer:
                 timeout_s=config.workers_enough_timeout_s,
             ).start()
 
+    @refuse_timeout("join")
     def join(self, timeout_s: float | None = None) -> None:
         """Blocks until the dispatcher is stopped, or until `timeout_s` has passed."""
         if self._rpc is None and not self._stopped.is_set():

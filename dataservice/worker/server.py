@@ -25,6 +25,7 @@ from dataservice.runtime.listening import is_loopback
 from dataservice.runtime.process.ending import end_with_program
 from dataservice.runtime.process.forking import Origin
 from dataservice.runtime.refused_arguments import refuse_arguments
+from dataservice.runtime.refused_timeouts import refuse_timeout
 from dataservice.runtime.threads import wait_until
 from dataservice.vocabulary import PROTOCOL, SHARED_MEMORY
 from dataservice.wire.elements import EXCHANGE
@@ -185,6 +186,7 @@ class WorkerServer:
         # Not on this thread, because stop() waits for it.
         threading.Thread(target=self.stop, name="worker-stop", daemon=True).start()
 
+    @refuse_timeout("join")
     def join(self, timeout_s: float | None = None) -> None:
         """Waits until the worker stops; raises the error that stopped it, if there was one."""
         if self._flight is None and not self._stopped.is_set():

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from dataservice.runtime.arguments import check_callable, check_true_or_false, limit_s
 from dataservice.runtime.identity import new_id
+from dataservice.runtime.refused_timeouts import refuse_timeout_s
 from pstrain.checkpoints import joined, manifest, saving
 from pstrain.checkpoints.manifest import Path, checkpoints, latest_checkpoint
 from pstrain.checkpoints.objects import (
@@ -201,6 +202,7 @@ class Checkpoint(Hinting):
         """Reverses :meth:`follow`."""
         self.followers.remove(follower)
 
+    @refuse_timeout_s("wait")
     def wait(self, timeout: float | None = None) -> None:
         """Blocks until the last save has ended; raises its error, unless it was raised before.
 

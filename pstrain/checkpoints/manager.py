@@ -21,6 +21,7 @@ from dataservice.runtime.arguments import (
     non_negative,
     path_of,
 )
+from dataservice.runtime.refused_timeouts import refuse_timeout_s
 from pstrain.checkpoints import manifest
 from pstrain.checkpoints.checkpoint import Checkpoint
 from pstrain.checkpoints.manifest import Path, checkpoints, latest_checkpoint
@@ -139,6 +140,7 @@ class CheckpointManager:
         self._saved, self._saved_at = (saved, self._saved_at), step
         return saved
 
+    @refuse_timeout_s("wait")
     def wait(self, timeout: float | None = None) -> None:
         """Blocks until the last save is on disk; raises the error of a failed save."""
         self.checkpoint.wait(timeout)

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from dataservice.runtime.arguments import limit_s
 from dataservice.runtime.process.ending import end_with_program
+from dataservice.runtime.refused_timeouts import refuse_timeout_s
 from dataservice.runtime.threads import wait_until
 from pstrain.checkpoints.manifest import PartialCheckpoint
 from pstrain.errors import DataServiceError, DeadlineExceededError
@@ -75,6 +76,7 @@ class SavedCheckpoint(str):
         """Whether the save has failed, with an error that :meth:`wait` raises."""
         return self._ended.is_set() and self._error is not None
 
+    @refuse_timeout_s("wait")
     def wait(self, timeout: float | None = None) -> SavedCheckpoint:
         """Blocks until the checkpoint is on the disk; raises the error of a failed save.
 

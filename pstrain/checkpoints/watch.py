@@ -10,11 +10,13 @@ import time
 from collections.abc import Callable, Iterator
 
 from dataservice.runtime.arguments import check_callable, limit_s, non_negative, path_of
+from dataservice.runtime.refused_timeouts import refuse_timeout_s
 from pstrain.checkpoints.manifest import Path, checkpoints, number_of
 
 _POLL_S = 1.0
 
 
+@refuse_timeout_s("checkpoints_iterator")
 def checkpoints_iterator(
     checkpoint_dir: Path,
     min_interval_secs: float = 0.0,

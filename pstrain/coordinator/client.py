@@ -24,6 +24,7 @@ from dataservice.runtime.arguments import (
     positive,
 )
 from dataservice.runtime.process.ending import end_with_program
+from dataservice.runtime.refused_timeouts import refuse_timeout_s
 from pstrain.checkpoints.manager import CheckpointManager, check_manager
 from pstrain.consistency import Sync
 from pstrain.coordinator.assembly import assemble
@@ -239,6 +240,7 @@ class ClusterCoordinator(metaclass=_OnePerStrategy):
             iterators=packed.iterators,
         )
 
+    @refuse_timeout_s("join")
     def join(
         self,
         timeout: float | None = None,
@@ -262,6 +264,7 @@ class ClusterCoordinator(metaclass=_OnePerStrategy):
         """True if nothing is queued or in flight; raises the first error of closures that ended."""
         return self._scheduler.is_idle()
 
+    @refuse_timeout_s("fetch")
     def fetch(self, structure: Any, timeout: float | None = None) -> Any:
         """Returns ``structure`` with each RemoteValue in it replaced by its value. Blocks.
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 from dataservice.runtime.arguments import limit_s
+from dataservice.runtime.refused_timeouts import refuse_timeout_s
 from dataservice.runtime.threads import wait_until
 from pstrain.errors import CancelledError, DeadlineExceededError, InvalidArgumentError
 
@@ -46,6 +47,7 @@ class RemoteValue:
         self._error: Exception | None = None
         self._on_end: Callable[[RemoteValue], None] | None = None
 
+    @refuse_timeout_s("fetch")
     def fetch(self, timeout: float | None = None) -> Any:
         """Blocks until the closure has ended; returns its value (NumPy, plain Python), or raises.
 
@@ -71,10 +73,12 @@ class RemoteValue:
     def _wait_ready(self, timeout_s: float) -> bool:
         return self._changed.wait_for(lambda: self._is_ready, timeout_s)
 
+    @refuse_timeout_s("get")
     def get(self, timeout: float | None = None) -> Any:
         """The same as :meth:`fetch`."""
         return self.fetch(timeout)
 
+    @refuse_timeout_s("cancel")
     def cancel(self, timeout: float | None = None) -> bool:
         """Cancels the closure; True if nothing of it is or will ever be applied.
 
