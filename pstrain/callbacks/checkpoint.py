@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from dataservice.runtime.arguments import check_optional, check_true_or_false, path_of
+from dataservice.runtime.arguments import check_optional, check_true_or_false, non_negative, path_of
 from pstrain.callbacks.base import Callback, Logs, reads_logs_where
 from pstrain.callbacks.monitor import Monitor
 from pstrain.errors import InvalidArgumentError
@@ -24,8 +24,11 @@ class Checkpoint(Callback):
     ``every_steps``: also saves when so many steps were reported since the last save, while the
     trainers continue. If these steps end an epoch that is saved too, there is one save for both,
     unless a validation comes between. With ``save_best_only`` an epoch is saved only if ``monitor``
-    has improved (``mode`` as in EarlyStopping). ``max_to_keep``: how many checkpoints are kept
-    (None: all). ``asynchronous`` (the default): training continues while files are written;
+    has improved (``mode`` as in EarlyStopping). ``max_to_keep``: how many of the newest checkpoints
+    are kept (None: all), those of ``every_steps`` too: where the best is to stay, save it by a
+    callback of its own in another directory. Of the older ones, one every
+    ``keep_checkpoint_every_n_hours`` stays for good.
+    ``asynchronous`` (the default): training continues while files are written;
     ``fit`` returns once they are complete. ``incremental``: for large tables, only rows that
     changed since the last save are written. ``objects`` are saved beside ``model`` and
     ``optimizer``. ``last_path.pause_s``: for how long the save stopped training.
@@ -54,6 +57,7 @@ class Checkpoint(Callback):
         mode: str = "auto",
         save_best_only: bool = False,
         max_to_keep: int | None = None,
+        keep_checkpoint_every_n_hours: float | None = None,
         asynchronous: bool = True,
         incremental: bool = False,
         resume: bool = True,
@@ -62,6 +66,8 @@ class Checkpoint(Callback):
         check_optional(1, every=every, every_steps=every_steps, max_to_keep=max_to_keep)
         check_true_or_false(save_best_only=save_best_only, asynchronous=asynchronous, resume=resume)
         check_true_or_false(incremental=incremental)
+        if keep_checkpoint_every_n_hours is not None:
+            non_negative(keep_checkpoint_every_n_hours, "keep_checkpoint_every_n_hours")
         _check_objects(objects)
         self.resume = resume
         self._directory, self._every = path_of(directory, "directory"), every
@@ -70,7 +76,7 @@ class Checkpoint(Callback):
         self._steps_of_epoch: int | None = None
         watched = Monitor(monitor, mode=mode)
         self._monitor = watched if save_best_only else None
-        self._max_to_keep = max_to_keep
+        self._max_to_keep, self._every_n_hours = max_to_keep, keep_checkpoint_every_n_hours
         self._asynchronous, self._incremental = asynchronous, incremental
         self._objects = objects
         self._manager: CheckpointManager | None = None
@@ -155,6 +161,7 @@ class Checkpoint(Callback):
             saved,
             self._directory,
             self._max_to_keep,
+            self._every_n_hours,
             asynchronous=self._asynchronous,
             incremental=self._incremental,
         )

@@ -80,6 +80,7 @@ SGD: Final = {"momentum": _MOMENTUM, "nesterov": _MOMENTUM}
 _OPTIONS: Final = "parameter servers write and read files themselves: leave it out"
 CHECKPOINT: Final = {
     "filepath": "write directory=, in which each checkpoint is one of its own",
+    "keep_checkpoint_max": "write max_to_keep=",
     "save_freq": "write every= (epochs) or every_steps=",
     "save_weights_only": "the model, its optimizer and the data position are saved together",
     "initial_value_threshold": "the first value that is measured is the first best one",

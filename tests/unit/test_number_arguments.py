@@ -113,6 +113,9 @@ RATES: dict[str, Callable[[Any], Any]] = {
     "threshold": lambda x: ps.metrics.Accuracy(threshold=x),
     "min_interval_secs": lambda x: ps.SidecarEvaluator(None, None, "c", min_interval_secs=x),
     "request_timeout_s": lambda x: ParameterConfig(request_timeout_s=x),
+    "keep_checkpoint_every_n_hours": lambda x: ps.callbacks.Checkpoint(
+        "c", keep_checkpoint_every_n_hours=x
+    ),
     "timeout_s": lambda x: ds.distribute(OFF, "a:1", timeout_s=x),
 }
 ANY_NUMBERS: dict[str, Callable[[Any], Any]] = {

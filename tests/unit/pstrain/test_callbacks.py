@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import csv
+import json
 import pathlib
 import re
 import struct
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -631,6 +633,15 @@ def test_checkpoint_callback_saves_every_steps_and_best_only(tmp_path: pathlib.P
     assert best.last_path == str(tmp_path / "best" / "ckpt-2")
     assert saved.restore(best.last_path)
     assert sorted(path.name for path in (tmp_path / "often").iterdir()) == ["ckpt-6", "ckpt-7"]
+
+
+def test_checkpoint_callback_keeps_one_checkpoint_every_n_hours(tmp_path: pathlib.Path) -> None:
+    index = {"preserved": [], "preserved_at_s": time.time() - 3 * 3600}
+    (tmp_path / "checkpoint").write_text(json.dumps(index))
+    options: Any = {"max_to_keep": 1, "keep_checkpoint_every_n_hours": 2}
+    saving = ps.callbacks.Checkpoint(tmp_path, asynchronous=False, **options)
+    model().fit(data(), 3, callbacks=[saving], verbose=0)
+    assert sorted(path.name for path in tmp_path.glob("ckpt-*")) == ["ckpt-1", "ckpt-3"]
 
 
 def test_csv_logger_keeps_lines_of_resumed_fit(
