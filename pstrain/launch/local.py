@@ -15,6 +15,7 @@ import weakref
 from dataclasses import dataclass
 from typing import Any
 
+from dataservice.runtime import auth
 from dataservice.runtime.arguments import check_true_or_false, integer_at_least, path_of
 from dataservice.runtime.pickling.stand_in import StandIn
 from dataservice.runtime.process.children import ChildProcess, spawn_module
@@ -24,6 +25,7 @@ from pstrain.errors import (
     FailedPreconditionError,
     NotFoundError,
 )
+from pstrain.security import TLS_CA_ENV
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +41,20 @@ ONE_CORE = {
     "MKL_NUM_THREADS": "1",
     "NUMBA_NUM_THREADS": "1",
 }
+
+
+def _check_without_tls(*, has_service: bool) -> None:
+    """Raises FailedPreconditionError if clients of this program are told to use TLS.
+
+    It is not set aside for them: they may be clients of other servers too.
+    """
+    names = (TLS_CA_ENV, auth.TLS_CA_ENV) if has_service else (TLS_CA_ENV,)
+    found = [name for name in names if os.environ.get(name) is not None]
+    if found:
+        raise FailedPreconditionError(
+            f"a LocalCluster uses no TLS, on the loopback interface alone, and this program is to "
+            f"use it, by {' and '.join(found)}: start it by `env -u {' -u '.join(found)} ...`"
+        )
 
 
 @dataclass(slots=True)
@@ -79,7 +95,9 @@ class LocalCluster:
     ``data_workers=0`` leaves out the data service. ``log_dir``: the folder for each process's log;
     None: a temporary folder that is removed with the cluster. ``supervise``: trainers and parameter
     servers that end by themselves or are killed are started again at their old addresses. A role is
-    named "worker" (a trainer), "ps", "data_worker" or "dispatcher". Not thread-safe.
+    named "worker" (a trainer), "ps", "data_worker" or "dispatcher". Not thread-safe. The processes
+    communicate on the loopback interface, without TLS: FailedPreconditionError if the environment
+    says that this program's training or data service has it.
     """
 
     def __init__(
@@ -95,6 +113,7 @@ class LocalCluster:
         integer_at_least(ps, 1, "ps")
         integer_at_least(data_workers, 0, "data_workers")
         check_true_or_false(supervise=supervise)
+        _check_without_tls(has_service=data_workers > 0)
         self._own_log_dir = log_dir is None
         given = tempfile.mkdtemp(prefix="pstrain-") if log_dir is None else log_dir
         self.log_dir = path_of(given, "log_dir")

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 import pstrain as ps
+from pstrain.errors import FailedPreconditionError
+from pstrain.launch import local
 
 
 @pytest.mark.parametrize(
@@ -23,3 +25,32 @@ def test_unknown_task_is_refused_naming_those_that_there_are(
     cluster._tasks = {("ps", 0): None, ("worker", 0): None}
     with pytest.raises(KeyError, match=f"no {named} in this cluster; it has ps:0, worker:0"):
         getattr(cluster, action)(role, index)
+
+
+@pytest.mark.parametrize(
+    ("names", "data_workers"),
+    [
+        (["PSTRAIN_TLS_CA"], 0),
+        (["DATASERVICE_TLS_CA"], 1),
+        (["PSTRAIN_TLS_CA", "DATASERVICE_TLS_CA"], 1),
+    ],
+)
+def test_cluster_refuses_an_environment_that_asks_for_tls_before_it_starts_anything(
+    names: list[str], data_workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "spawn_module", lambda *_, **__: pytest.fail("started a process"))
+    for name in names:
+        monkeypatch.setenv(name, "ca.pem")
+    with pytest.raises(FailedPreconditionError, match=f"env -u {' -u '.join(names)} "):
+        ps.LocalCluster(1, 1, data_workers)
+
+
+def test_cluster_without_data_service_may_read_from_one_that_has_tls(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("PSTRAIN_TLS_CA", raising=False)
+    monkeypatch.setenv("DATASERVICE_TLS_CA", "ca.pem")
+    begun = []
+    monkeypatch.setattr(ps.LocalCluster, "_start", lambda _, *counts: begun.append(counts))
+    ps.LocalCluster(2, 1, data_workers=0).close()
+    assert begun == [(2, 1, 0)]
