@@ -21,7 +21,8 @@ from pstrain.errors import AbortedError
 from pstrain.paramserver.ledger import Ledger
 from pstrain.reader_marks import Marks, note_marks
 
-# More closures than a trainer runs at a time: the ends of older ones have reached the coordinator.
+# More closures than a trainer runs at a time: the ends of older ones have reached the coordinator,
+# as a trainer lets few others end while one is not reported.
 ENDED_KEPT: Final = 256
 NOTES_MAX_BYTES: Final = 32 << 20
 """Limit for one trainer: a multiple of what its running closures may note, half a header's size."""

@@ -35,10 +35,13 @@ from pstrain.trainer.left_commits import Keys, LeftCommits, Taken
 from pstrain.trainer.outgoing import Answers, Pulls
 from pstrain.trainer.staging import PendingPart
 from pstrain.trainer.turns import Phase, Ticket, Turns
+from pstrain.trainer.unreported import Unreported
 from pstrain.wire import trainer_pb2 as pb
 
 # Errors of servers that are not about the changes in a request.
 _NO_REFUSALS: Final = (UnavailableError, DeadlineExceededError, AbortedError, CancelledError)
+
+_RECHECK_S: Final = 1.0
 
 GiveUp = Callable[[Exception], None]
 
@@ -86,6 +89,7 @@ class TwoPhaseCommit(Cancelling):
         self._turns = Turns()
         self._sent: dict[int, list[Ticket]] = {}
         self._left = LeftCommits()
+        self._unreported = Unreported()
         self._tries = 0
         self._closed = self._is_given_up = False
 
@@ -195,13 +199,34 @@ class TwoPhaseCommit(Cancelling):
                 answers |= self._prepare(others, header, messages, pulls if goes_on else {})
         reached("prepared")
         decide = with_changes(decision(header, group, tickets), messages[home])
-        with self._giving_up, self._aborting(others, header):
+        with self._giving_up, self._aborting(others, header), self._ending(group):
             answers |= self._exchange({home: decide}, pulls)
         reached("decided")
         for member in group:
             member.run.next_part()
         self._use_up(tickets)
         return header, others
+
+    def _ending(self, group: list[PendingPart]) -> _OnError:
+        """Blocks while too many ends are unreported; returns the scope that decides these."""
+        closures = [each.run.token.closure for each in group if each.result is not None]
+        while True:
+            with self._lock:
+                if self._unreported.add(closures):
+                    return _OnError(lambda _: self._note_reported(closures))
+                self._check_open()
+                if not self._left:
+                    self._await_change(_RECHECK_S)
+            self._commit_left()
+
+    def _report(self, results: list[pb.ClosureResult]) -> None:
+        super()._report(results)
+        self._note_reported([result.id for result in results])
+
+    def _note_reported(self, closures: list[int]) -> None:
+        with self._lock:
+            if self._unreported.remove(closures):
+                self._tell_change()
 
     def _commit_left(self, until_s: float = math.inf) -> None:
         """Sends the commits that were left by ``until_s``; blocks until they are made."""

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from pstrain.errors import AbortedError, CancelledError, InvalidArgumentError, UnavailableError
-from pstrain.paramserver.commits import NOTES_MAX_BYTES
+from pstrain.paramserver.commits import ENDED_KEPT, NOTES_MAX_BYTES, Commits, Entry, PartKey
 from pstrain.paramserver.messages import LateBody, Message
 from pstrain.serialization import results
 from pstrain.trainer import committing, decisions, two_phase_commit
@@ -21,6 +21,7 @@ from pstrain.trainer.committing import HELD_S, Committer
 from pstrain.trainer.outgoing import Answer, Answers, Pulls
 from pstrain.trainer.result_queue import HOLD_MAX_S
 from pstrain.trainer.staging import ClosureRun, PendingPart, note, notes_max_bytes
+from pstrain.trainer.unreported import ENDS_MAX
 from pstrain.variables.parameters import step_scope
 from pstrain.vocabulary import StepToken
 from pstrain.wire import trainer_pb2 as pb
@@ -809,6 +810,100 @@ def test_prepared_part_is_aborted_when_home_server_refuses(trainer: Trainer) -> 
     trainer.committer.flush(held)
     assert trainer.servers.asked == ["prepare 1", "decide 0", "abort 1"]
     assert trainer.sent == [(2, "error_json")]
+
+
+# Ends that are not reported yet
+
+
+class DecidingServer(Servers):
+    """Servers of which server 0 keeps decisions as a real one does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.commits: Commits[None] = Commits()
+
+    def _ask(self, what: str, header: dict[str, Any]) -> None:
+        super()._ask(what, header)
+        if what.startswith("decide") and what.endswith(" 0"):
+            entries = [Entry(*entry) for entry in header["entries"]]
+            self.commits.decide("t", PartKey(*header["key"]), entries)
+
+    def decided(self) -> list[int]:
+        return [entry.closure for entry in self.commits.fence("t").decided]
+
+
+def with_deciding_server(trainer: Trainer) -> DecidingServer:
+    trainer.servers = servers = DecidingServer()
+    trainer.committer._parameters = servers  # type: ignore[assignment]
+    return servers
+
+
+def end_many(trainer: Trainer, held: PendingPart | None = None) -> None:
+    """Ends more closures than a server keeps, each on server 0 alone, by one thread."""
+    for closure in range(10, 10 + 3 * ENDED_KEPT):
+        held = trainer.end(read_ahead(trainer, closure, held), 0)
+
+
+@pytest.fixture
+def _waits_for_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets a thread that waits for reports go on only when it is told of one."""
+    monkeypatch.setattr(two_phase_commit, "_RECHECK_S", 600.0)
+
+
+@pytest.mark.usefixtures("_waits_for_changes")
+def test_end_that_waits_for_a_left_commit_is_reported_before_its_server_forgets_it(
+    trainer: Trainer,
+) -> None:
+    servers = with_deciding_server(trainer)
+    following = read_ahead(trainer, 3, trainer.end(trainer.run(2), 0, 1))
+    trainer.end(following)
+    assert (2, "value") not in trainer.sent
+    end_many(trainer)
+    assert 2 not in servers.decided()
+    assert (2, "value") in trainer.sent
+
+
+@pytest.mark.usefixtures("_waits_for_changes")
+def test_few_closures_end_while_the_commit_of_another_is_under_way(trainer: Trainer) -> None:
+    servers = with_deciding_server(trainer)
+    asked, answered = threading.Event(), threading.Event()
+    ask, wait = servers._ask, trainer.committer._await_change
+    ended: list[int] = []
+
+    def answer_late(what: str, header: dict[str, Any]) -> None:
+        ask(what, header)
+        if what == "commit(2) 1":
+            asked.set()
+            assert answered.wait(60)
+
+    def wait_for_answer(timeout_s: float) -> None:
+        ended.append(len(trainer.sent))
+        answered.set()
+        wait(timeout_s)
+
+    servers._ask = answer_late  # type: ignore[method-assign]
+    trainer.committer._await_change = wait_for_answer  # type: ignore[method-assign]
+    held = trainer.end(trainer.run(2), 0, 1)
+    slow = threading.Thread(target=lambda: trainer.committer.flush(held))
+    slow.start()
+    assert asked.wait(60)
+    end_many(trainer)
+    slow.join(60)
+    assert ended[0] == ENDS_MAX
+    assert (2, "value") in trainer.sent
+
+
+def test_closure_whose_decision_was_refused_holds_up_no_others(
+    trainer: Trainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trainer.committer, "_await_change", lambda _: pytest.fail("it waits"))
+    held = trainer.end(trainer.run(2), 0)
+    assert held is not None
+    with pytest.raises(InvalidArgumentError), trainer.committer._ending([held]):
+        raise InvalidArgumentError("no")
+    end_many(trainer)
+    trainer.committer.flush(held)
+    assert trainer.sent[-1] == (2, "value")
 
 
 # Cancelled closures
