@@ -147,8 +147,7 @@ class Committer(TwoPhaseCommit):
         with self._lock:
             self._closed = True
             self._tell_change()
-            while any(p.is_busy for p in self._pending.values()) and time.monotonic() < until_s:
-                self._await_change(until_s - time.monotonic())
+            self._await_others(until_s)
         # The timer thread commits nothing beyond what was waited for above.
         self._flush_timer.close(max(0.0, until_s - time.monotonic()))
         if self._left:
@@ -156,6 +155,16 @@ class Committer(TwoPhaseCommit):
             last = threading.Thread(target=self._commit_last, name="last-commits", daemon=True)
             last.start()
             last.join(max(0.0, until_s - time.monotonic()))
+        with self._lock:
+            self._await_others(until_s)  # which may have sent them instead
+
+    def _await_others(self, until_s: float) -> None:
+        """Waits, bounded, for commits that other threads make. Callers hold the lock."""
+        while self._left.are_under_way or any(p.is_busy for p in self._pending.values()):
+            left_s = until_s - time.monotonic()
+            if left_s <= 0:
+                break
+            self._await_change(left_s)
 
     def _commit_last(self) -> None:
         with contextlib.suppress(CancelledError):

@@ -38,9 +38,15 @@ class LeftCommits:
         self._lock = threading.Lock()
         self._parts: dict[tuple[int, ...], _Part] = {}
         self._by_server: dict[int, Keys] = {}
+        self._taken = 0
 
     def __bool__(self) -> bool:
         return bool(self._by_server)
+
+    @property
+    def are_under_way(self) -> bool:
+        """True while the message of any that were taken has not come to its :meth:`end`."""
+        return self._taken > 0
 
     def add(
         self, key: list[int], servers: Iterable[int], results: list[pb.ClosureResult], now_s: float
@@ -67,13 +73,20 @@ class LeftCommits:
             return NOTHING
         with self._lock:
             found = self._by_server
-            return {server: found.pop(server) for server in servers if server in found}
+            taken = {server: found.pop(server) for server in servers if server in found}
+            self._taken += bool(taken)
+            return taken
 
     def put_back(self, taken: Taken) -> None:
         """Leaves commits again whose message may not have arrived."""
         with self._lock:
             for server, keys in taken.items():
                 self._by_server[server] = keys + self._by_server.get(server, [])
+
+    def end(self, taken: Taken) -> None:
+        """Notes that all that follows from a message with these commits is done."""
+        with self._lock:
+            self._taken -= bool(taken)
 
     def confirm(self, taken: Taken) -> list[pb.ClosureResult]:
         """Notes that the servers have these commits; returns the results of parts that ended."""

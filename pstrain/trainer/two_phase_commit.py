@@ -256,10 +256,20 @@ class TwoPhaseCommit(Cancelling):
             self._left.put_back(taken)
             self._flush_timer.arm()
             raise
-        ended = self._left.confirm(taken)
-        if ended:
-            self._report(ended)
-        return answers
+        else:
+            if ended := self._left.confirm(taken):
+                self._report(ended)
+            return answers
+        finally:
+            self._end_message(taken)
+
+    def _end_message(self, taken: Taken) -> None:
+        """Wakes the thread that closes, which waits for commits that others have sent."""
+        if taken:
+            self._left.end(taken)
+            if self._closed:
+                with self._lock:
+                    self._tell_change()
 
     def _hand_over(self, error: BaseException) -> None:
         """Leaves the group to the coordinator if a server cannot be reached."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import threading
 from collections.abc import Callable, Mapping
@@ -206,6 +207,42 @@ def test_committer_that_closes_sends_commits_that_were_left(trainer: Trainer) ->
     for _ in range(2):
         trainer.committer.close()
     assert (trainer.servers.asked, trainer.sent) == (["commit(2) 1"], [(2, "value")])
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_committer_that_closes_waits_for_commits_that_another_thread_has_sent(
+    trainer: Trainer, monkeypatch: pytest.MonkeyPatch, is_lost: bool
+) -> None:
+    monkeypatch.setattr(committing, "_CLOSE_TIMEOUT_S", 200.0)
+    read_ahead(trainer, 3, trainer.end(trainer.run(2), 0, 1))
+    asked, answered = threading.Event(), threading.Event()
+    ask, wait = trainer.servers._ask, trainer.committer._await_change
+
+    def answer_late(what: str, header: dict[str, Any]) -> None:
+        if what.startswith("commit") and not asked.is_set():
+            asked.set()
+            assert answered.wait(60)
+            if is_lost:
+                raise UnavailableError("gone")
+        ask(what, header)
+
+    def answer_once_waited_for(timeout_s: float) -> None:
+        answered.set()
+        wait(timeout_s)
+
+    def flush() -> None:
+        with contextlib.suppress(CancelledError):
+            trainer.committer.flush(None)
+
+    trainer.servers._ask = answer_late  # type: ignore[method-assign]
+    trainer.committer._await_change = answer_once_waited_for  # type: ignore[method-assign]
+    other = threading.Thread(target=flush)
+    other.start()
+    assert asked.wait(60)
+    trainer.committer.close()
+    assert answered.is_set(), "it did not wait"
+    assert trainer.sent == ([] if is_lost else [(2, "value")])
+    other.join(60)
 
 
 def test_part_that_is_decided_as_committer_closes_is_committed_at_once(
