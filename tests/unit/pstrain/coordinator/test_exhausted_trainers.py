@@ -89,6 +89,31 @@ def test_no_closure_starts_before_closure_at_end_of_all_data_has_failed() -> Non
     assert state.is_idle
 
 
+def test_closures_at_the_end_of_all_data_fail_in_order_and_not_while_scheduling_is_held() -> None:
+    state = begun_state(closures=3, trainers=1, slots=3)
+    apply(state, decide.hold())
+    # Of two kinds of needs, so they wait in two lines.
+    assert meet_end(state, 2, iterators=B) == []
+    assert meet_end(state, 1, 0) == []
+    assert not state.failed
+    apply(state, decide.resume(state))
+    events = exhausted.end_spent(state)
+    assert [e.closure for e in events if isinstance(e, ev.ClosureFailed)] == [0, 1, 2]
+    apply(state, events)
+    assert state.is_idle
+
+
+def test_slots_of_an_empty_queue_are_all_that_are_free() -> None:
+    state = begun_state(closures=2, trainers=2)
+    apply(state, decide.meet_end(state, 0, 0, state.running[0].attempt, A))
+    for closure in (0, 1):
+        apply(state, decide.cancel(state, closure, ev.Reason.ASKED))
+    assert state.ends.trainers
+    assert not state.waiting
+    assert exhausted.slots(state) is state.free
+    assert list(exhausted.leading(state)) == []
+
+
 def test_trainer_loss_makes_data_available_to_exhausted_trainers_again() -> None:
     state = begun_state(closures=4, trainers=3)
     assert meet_end(state, 0) == []

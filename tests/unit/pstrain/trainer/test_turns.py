@@ -107,6 +107,12 @@ def test_run_with_a_later_element_of_another_source_waits_for_that(trainer: Trai
     assert trainer.group("a", "b", "c") == ["a", "c"]
 
 
+def test_run_without_elements_comes_first_in_its_group(trainer: Trainer) -> None:
+    trainer.take("a")
+    trainer.change("a", "plain")
+    assert trainer.group("plain", "a") == ["plain", "a"]
+
+
 def test_run_behind_an_end_that_was_sent_commits_along_only_without_changes(
     trainer: Trainer,
 ) -> None:
