@@ -815,6 +815,69 @@ def test_changes_stay_in_order_after_several_held_ends_of_other_sources(trainer:
     assert [entry[0] for entry in trainer.servers.entries] == [3, 4, 5]
 
 
+def test_held_ends_of_a_thread_stay_in_order_while_it_goes_on(trainer: Trainer) -> None:
+    run = trainer.run(4, held_behind_evaluation(trainer))
+    trainer.take(run, source=1)
+    following = trainer.run(5, trainer.end(run, 1))
+    trainer.take(following, source=2)
+    assert following.read_with([], PULLS) == {}
+    assert trainer.servers.asked == []
+
+
+def test_thread_waits_for_the_commit_of_what_it_held_that_another_makes(trainer: Trainer) -> None:
+    held = trainer.end(trainer.run(2), 0)
+    assert held is not None
+    held.is_busy = True
+    waits: list[float] = []
+
+    def end_commit(timeout_s: float) -> None:
+        waits.append(timeout_s)
+        held.is_done = True
+
+    trainer.committer._await_change = end_commit  # type: ignore[method-assign]
+    following = trainer.run(3, held)
+    trainer.take(following)
+    assert following.read_with([], PULLS) == {}
+    assert len(waits) == 1
+
+
+def test_end_without_elements_or_changes_needs_no_settling(trainer: Trainer) -> None:
+    assert trainer.end(trainer.run(2)) is None
+    assert [result.needs_settling for result in trainer.results] == [False]
+
+
+@pytest.mark.parametrize("news", ["end", "close"])
+def test_thread_that_waits_for_its_turn_is_told_of_what_it_waits_for(
+    trainer: Trainer, monkeypatch: pytest.MonkeyPatch, news: str
+) -> None:
+    monkeypatch.setattr(committing, "_RECHECK_S", 600.0)
+    first, second = trainer.run(2), trainer.run(3)
+    for run in (first, second, first):
+        trainer.take(run)
+    held = trainer.end(second, 0)
+    waits, wait = threading.Event(), trainer.committer._await_change
+
+    def note_wait(timeout_s: float) -> None:
+        waits.set()
+        wait(timeout_s)
+
+    def flush() -> None:
+        with contextlib.suppress(CancelledError):
+            trainer.committer.flush(held)
+
+    trainer.committer._await_change = note_wait  # type: ignore[method-assign]
+    other = threading.Thread(target=flush, daemon=True)
+    other.start()
+    assert waits.wait(60)
+    if news == "end":
+        trainer.end(first, 0)
+    else:
+        trainer.committer.close()
+    other.join(20)
+    assert not other.is_alive()
+    assert trainer.sent == ([(2, "value"), (3, "value")] if news == "end" else [])
+
+
 def test_thread_that_is_idle_commits_all_that_it_holds(trainer: Trainer) -> None:
     run = trainer.run(4, held_behind_evaluation(trainer))
     trainer.take(run, source=1)
