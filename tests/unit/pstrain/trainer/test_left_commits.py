@@ -42,6 +42,19 @@ def test_part_ends_when_last_server_has_confirmed() -> None:
     assert left.confirm(NOTHING) == []
 
 
+def test_commits_are_under_way_until_their_message_has_ended() -> None:
+    left = left_with((1, (0, 2)))
+    assert not left.are_under_way
+    first, second = left.take([0]), left.take([2])
+    left.confirm(first)
+    left.end(first)
+    left.end(left.take([0]))  # of nothing
+    assert left.are_under_way
+    left.put_back(second)
+    left.end(second)
+    assert not left.are_under_way
+
+
 def test_commits_that_were_put_back_go_before_later_ones() -> None:
     left = left_with((1, (0,)))
     taken = left.take([0])
