@@ -367,6 +367,14 @@ def test_position_of_each_origin_is_loaded_once() -> None:
         open_(state, "d2", saved("a", "d"))
 
 
+def test_earlier_position_of_reader_whose_rows_another_position_counts_is_refused() -> None:
+    """Reader a left before b saved its position; what followed a's position has to come again."""
+    state = state_with_dataset()
+    open_(state, "b2", saved("b", done=3))
+    with pytest.raises(UnavailableError, match="still read by b2"):
+        open_(state, "a2", saved("a", peers=("a", "b"), done=1))
+
+
 def test_position_of_other_division_is_refused() -> None:
     state = state_with_dataset()
     with pytest.raises(InvalidArgumentError, match="counts other windows"):
