@@ -176,6 +176,33 @@ def test_text_that_is_not_utf_8_is_refused_if_nothing_else_is_wrong() -> None:
     assert [each.text for each in refused] == [LATIN.decode(errors="replace")]
 
 
+@pytest.mark.parametrize("at", [0, 700, 999])
+def test_a_line_that_arrow_does_not_name_is_found_by_halves(
+    monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    sizes: list[int] = []
+    read = json_lines._read
+
+    def noting(lines: bytes, options: pajson.ParseOptions) -> list[pa.RecordBatch]:
+        sizes.append(len(lines))
+        return read(lines, options)
+
+    monkeypatch.setattr(json_lines, "_read", noting)
+    lines = list(blocks_of(*range(1000)))
+    lines[at] = LATIN + b"\n"
+    rows = xs_of(json_lines.read_lines(b"".join(lines), OPTIONS, lambda _: None))
+    assert list(rows) == [x for x in range(1000) if x != at]
+    assert len(sizes) <= 30
+
+
+def test_line_behind_a_longer_one_that_is_not_utf_8_is_read() -> None:
+    long = b'{"s": "' + 99 * b"\xfc" + b'"}\n'
+    refused: list[json_lines.Refused] = []
+    rows = xs_of(json_lines.read_lines(long + b'{"x": 2}\n', OPTIONS, refused.append))
+    assert list(rows) == [2]
+    assert len(refused) == 1
+
+
 def test_long_line_is_read_from_a_block_with_a_bad_line() -> None:
     long = json.dumps({"x": 5, "s": "y" * (3 << 20)}).encode()
     refused: list[json_lines.Refused] = []
