@@ -8,7 +8,9 @@ loader, which resumes exactly there.
 
 from __future__ import annotations
 
+import logging
 import secrets
+import time
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, Protocol
 
@@ -22,10 +24,14 @@ from dataservice.dataset.iterator import DatasetIterator
 from dataservice.dataset.numpy_views import to_numpy
 from dataservice.errors import InvalidArgumentError, SchemaError
 
+logger = logging.getLogger(__name__)
+
 _WORKERS_MAX: Final = 256
 _EPOCH_BITS: Final = 32
 # Of loaders that are read at a time, two of so many are rarely in the same place.
 _LOADERS: Final = 128
+_OPEN_TIMEOUT_S: Final = 30.0
+_OPEN_POLL_S: Final = 0.01
 
 
 class Loadable(Protocol):
@@ -54,20 +60,22 @@ class TorchDataset(IterableDataset[dict[str, Any]]):
         self._dataset = dataset
         self._job_name = f"torch-{secrets.token_hex(8)}"
         self._passes = _Passes()
-        self._iterator: DatasetIterator | None = None
+        self._iterator: FormedIterator | None = None
         self._restored: Mapping[str, Any] | None = None
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         self._close()
         worker = get_worker_info()
         iterator = iter(self._dataset) if worker is None else self._opened(worker)
-        self._iterator = iterator
+        self._iterator = FormedIterator(iterator, _tensors)
         if self._restored is not None:
             iterator.load_state_dict(self._restored)
             if worker is not None:
                 self._passes.resume(worker, self._restored["epoch"])
             self._restored = None
-        return FormedIterator(iterator, _tensors)
+        if worker is not None and self._dataset.is_distributed:
+            self._iterator = _LoaderIterator(iterator, self._passes, worker)
+        return self._iterator
 
     def _opened(self, worker: Any) -> DatasetIterator:
         if worker.num_workers > _WORKERS_MAX:
@@ -121,6 +129,8 @@ class _Passes:
         self._begun = _shared_zeros(_WORKERS_MAX + 1)
         self._latest = _shared_zeros(_LOADERS)
         self._joined = _shared_zeros(_LOADERS, _WORKERS_MAX)
+        self._open = _shared_zeros(_LOADERS, _WORKERS_MAX)
+        self._awaited = 0  # the pass for whose workers this one has waited
 
     def begin(self, worker: Any) -> int:
         """Returns the epoch of the pass that a worker begins."""
@@ -142,11 +152,48 @@ class _Passes:
         self._join(worker, epoch)
         self._begun[worker.num_workers] = epoch + 1
 
+    def note_open(self, worker: Any) -> None:
+        """Notes that the iterator of a worker is open, in the pass that it has begun or resumed."""
+        place = _loader_of(worker) % _LOADERS
+        self._open[place, worker.id] = self._joined[place, worker.id]
+
+    def await_open(self, worker: Any) -> None:
+        """Waits, once, until all workers of the pass have opened their iterators.
+
+        Positions of workers that read one job can be loaded only if each knows of all others. The
+        workers of a loader start at the same time, so if one is missing for long, another loader is
+        in the same place, or the worker is lost, which the loader will say.
+        """
+        place = _loader_of(worker) % _LOADERS
+        mine = int(self._open[place, worker.id])
+        if mine == self._awaited:
+            return
+        self._awaited = mine
+        until_s = time.monotonic() + _OPEN_TIMEOUT_S
+        while not bool((self._open[place, : worker.num_workers] == mine).all()):
+            if time.monotonic() > until_s:
+                logger.warning("not all %d workers of a loader have begun", worker.num_workers)
+                return
+            time.sleep(_OPEN_POLL_S)
+
     def _join(self, worker: Any, epoch: int) -> None:
         loader = _loader_of(worker)
         begun = (loader << _EPOCH_BITS) + epoch + 1
         self._joined[loader % _LOADERS, worker.id] = begun
         self._latest[loader % _LOADERS] = begun
+
+
+class _LoaderIterator(FormedIterator):
+    """The iterator of a loader's worker over a job that all its workers read."""
+
+    def __init__(self, iterator: DatasetIterator, passes: _Passes, worker: Any) -> None:
+        super().__init__(iterator, _tensors)
+        self._passes, self._worker = passes, worker
+        passes.note_open(worker)
+
+    def state_dict(self) -> dict[str, Any]:
+        self._passes.await_open(self._worker)
+        return super().state_dict()
 
 
 def _shared_zeros(*shape: int) -> Any:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import datetime
 import importlib.util
 import pickle
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -173,6 +175,57 @@ def test_pass_after_a_resume_at_an_earlier_epoch_is_the_next_one(
             next(iter(source))
             states.append(source.state_dict())
     assert [state["epoch"] for state in states] == [0, 0, 1, 1, 2, 2, 3, 3, 0, 0, 1, 1]
+
+
+class SharedJob:
+    """A dataset that stands for one which the workers of a loader read as one job."""
+
+    is_distributed = True
+
+    def shared(self, job_name: str) -> Any:
+        assert job_name
+        return self
+
+    def iterator(self, epoch: int) -> Any:
+        return numbers(20).batch(4).iterator(epoch)
+
+
+@needs_torch
+def test_position_in_a_shared_job_waits_for_the_other_workers_of_the_loader(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from dataservice.dataset import torch_dataset
+
+    source: Any = torch_dataset.TorchDataset(SharedJob())  # type: ignore[arg-type]
+    other = copy.copy(source)  # as in another process, with the same shared memory
+    clock = SimpleNamespace(now_s=0.0, opens=None)
+
+    def open_as(index: int, seed: int) -> Any:
+        worker = loader_worker(index, of=2, seed=seed)
+        monkeypatch.setattr(torch_dataset, "get_worker_info", lambda: worker)
+        return iter(source if index == 0 else other)
+
+    def sleep(seconds: float) -> None:
+        clock.now_s += seconds
+        if clock.now_s > 1.0 and clock.opens is not None:
+            open_as(1, clock.opens)
+
+    time = SimpleNamespace(monotonic=lambda: clock.now_s, sleep=sleep)
+    monkeypatch.setattr(torch_dataset, "time", time)
+    first = open_as(0, seed=7)
+    assert next(first)["x"].tolist() == [0, 1, 2, 3]
+    assert clock.now_s == 0.0, "only positions wait"
+    clock.opens = 7
+    assert first.state_dict()["epoch"] == 0
+    assert 1.0 < clock.now_s < 2.0
+    clock.now_s, clock.opens = 0.0, None
+    second = open_as(0, seed=8)
+    assert second.state_dict()["epoch"] == 1
+    assert clock.now_s > 29.0
+    assert "not all 2 workers of a loader have begun" in caplog.text
+    clock.now_s = 0.0
+    assert source.state_dict() == second.state_dict()
+    assert clock.now_s == 0.0, "it waits once"
 
 
 @needs_torch
