@@ -10,6 +10,7 @@ import struct
 import sys
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -633,6 +634,76 @@ def test_checkpoint_callback_saves_every_steps_and_best_only(tmp_path: pathlib.P
     assert best.last_path == str(tmp_path / "best" / "ckpt-2")
     assert saved.restore(best.last_path)
     assert sorted(path.name for path in (tmp_path / "often").iterdir()) == ["ckpt-6", "ckpt-7"]
+
+
+class Saves(ps.callbacks.Callback):
+    """Notes the steps by which another callback has saved since the step before."""
+
+    def __init__(self, saving: ps.callbacks.Checkpoint) -> None:
+        self.seen: list[Any] = []
+        self._saving, self._last = saving, saving.last_path
+
+    def _note(self, when: Any) -> None:
+        if self._saving.last_path != self._last:
+            self._last = self._saving.last_path
+            self.seen.append(when)
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, float]) -> None:  # noqa: ARG002
+        self._note(batch)
+
+
+def saved_at(saving: ps.callbacks.Checkpoint, **options: Any) -> list[Any]:
+    """Returns the steps, by epochs of 4, at which a fit has saved, or has just begun another."""
+    notes, each_step = Saves(saving), {"batch_size": 64, "steps_per_execution": 1}
+    model().fit(data(), callbacks=[saving, notes], verbose=0, **each_step, **options)
+    return notes.seen
+
+
+def test_checkpoint_callback_counts_steps_from_the_begin_of_a_fit(tmp_path: pathlib.Path) -> None:
+    saving = ps.callbacks.Checkpoint(
+        tmp_path, every=9, every_steps=3, asynchronous=False, resume=False
+    )
+    for _ in range(2):
+        assert saved_at(saving, epochs=2) == [3, 2]
+
+
+def test_checkpoint_callback_saves_steps_although_their_epoch_is_not_the_best(
+    tmp_path: pathlib.Path,
+) -> None:
+    saving = ps.callbacks.Checkpoint(
+        tmp_path, monitor="loss", mode="max", save_best_only=True, every_steps=4, asynchronous=False
+    )
+    assert saved_at(saving, epochs=3) == [4, 1, 4, 4]
+
+
+def test_checkpoint_callback_looks_for_the_best_of_epochs_with_a_validation(
+    tmp_path: pathlib.Path,
+) -> None:
+    saving = ps.callbacks.Checkpoint(tmp_path, save_best_only=True)
+    model().fit(
+        data(), 4, validation_data=data(64), validation_freq=2, callbacks=[saving], verbose=0
+    )
+    assert sorted(path.name for path in tmp_path.iterdir())[0] == "ckpt-1"
+    assert len(list(tmp_path.iterdir())) <= 2
+
+
+def test_checkpoint_callback_waits_for_its_last_save_and_forgets_the_manager() -> None:
+    waits: list[str] = []
+    saving: Any = ps.callbacks.Checkpoint("c")
+    saving.on_train_end()  # nothing was saved
+    saving._manager = SimpleNamespace(wait=lambda: waits.append("end"))
+    saving.on_train_end()
+    assert (waits, saving._manager) == (["end"], None)
+    saving._manager, saving._unsaved = SimpleNamespace(wait=lambda: pytest.fail("it waits")), 3
+    saving.on_train_error(ValueError())
+    assert (saving._manager, saving._unsaved) == (None, 0)
+
+
+def test_checkpoint_callback_saves_while_training_goes_on(tmp_path: pathlib.Path) -> None:
+    saving: Any = ps.callbacks.Checkpoint(tmp_path)
+    saving.model = model()
+    assert saving.manager.asynchronous
+    assert not saving.manager.incremental
 
 
 def test_checkpoint_callback_keeps_one_checkpoint_every_n_hours(tmp_path: pathlib.Path) -> None:
