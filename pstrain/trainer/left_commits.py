@@ -38,7 +38,7 @@ class LeftCommits:
         self._lock = threading.Lock()
         self._parts: dict[tuple[int, ...], _Part] = {}
         self._by_server: dict[int, Keys] = {}
-        self._taken = 0
+        self._under_way: set[int] = set()  # by identity of what was taken
 
     def __bool__(self) -> bool:
         return bool(self._by_server)
@@ -46,7 +46,7 @@ class LeftCommits:
     @property
     def are_under_way(self) -> bool:
         """True while the message of any that were taken has not come to its :meth:`end`."""
-        return self._taken > 0
+        return bool(self._under_way)
 
     def add(
         self, key: list[int], servers: Iterable[int], results: list[pb.ClosureResult], now_s: float
@@ -74,7 +74,8 @@ class LeftCommits:
         with self._lock:
             found = self._by_server
             taken = {server: found.pop(server) for server in servers if server in found}
-            self._taken += bool(taken)
+            if taken:
+                self._under_way.add(id(taken))
             return taken
 
     def put_back(self, taken: Taken) -> None:
@@ -85,8 +86,8 @@ class LeftCommits:
 
     def end(self, taken: Taken) -> None:
         """Notes that all that follows from a message with these commits is done."""
-        with self._lock:
-            self._taken -= bool(taken)
+        # Without the lock: it is one step.
+        self._under_way.discard(id(taken))
 
     def confirm(self, taken: Taken) -> list[pb.ClosureResult]:
         """Notes that the servers have these commits; returns the results of parts that ended."""

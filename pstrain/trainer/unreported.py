@@ -23,6 +23,7 @@ class Unreported:
     def __init__(self) -> None:
         self._ended = 0
         self._ended_by_then: dict[int, int] = {}
+        self._is_awaited = False
 
     @property
     def is_full(self) -> bool:
@@ -33,14 +34,18 @@ class Unreported:
     def add(self, closures: Sequence[int]) -> bool:
         """Notes that closures are about to end; False, and notes nothing, if they have to wait."""
         if closures and self.is_full:
+            self._is_awaited = True
             return False
         self._ended += len(closures)
-        self._ended_by_then |= dict.fromkeys(closures, self._ended)
+        for closure in closures:
+            self._ended_by_then[closure] = self._ended
         return True
 
     def remove(self, closures: Iterable[int]) -> bool:
-        """Notes that closures are reported, or have not ended; True if others may end by that."""
-        was_full = self.is_full
+        """Notes that closures are reported, or have not ended; True if those that wait may end."""
         for closure in closures:
             self._ended_by_then.pop(closure, None)
-        return was_full and not self.is_full
+        if not self._is_awaited or self.is_full:
+            return False
+        self._is_awaited = False
+        return True
