@@ -15,6 +15,7 @@ from typing import Any, Final, NoReturn
 
 import dataservice
 from dataservice.runtime.arguments import check_callable, limit_s, positive
+from dataservice.runtime.refused_timeouts import refuse_timeout_s
 from dataservice.runtime.threads import wait_until
 from pstrain.checkpoints.manager import CheckpointManager, check_manager
 from pstrain.coordinator.join_progress import Meter, OnProgress
@@ -141,6 +142,7 @@ class LocalCoordinator:
         self._counts["finished" if error is None else "failed"] += 1
         return ended_value(number, value, error)
 
+    @refuse_timeout_s("join")
     def join(
         self,
         timeout: float | None = None,
@@ -177,6 +179,7 @@ class LocalCoordinator:
             self._running.release()
         return True
 
+    @refuse_timeout_s("fetch")
     def fetch(self, structure: Any, timeout: float | None = None) -> Any:
         """Returns ``structure`` with each RemoteValue in it replaced by its value."""
         return fetched(structure, timeout)
