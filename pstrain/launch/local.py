@@ -25,7 +25,7 @@ from pstrain.errors import (
     FailedPreconditionError,
     NotFoundError,
 )
-from pstrain.security import TLS_CA_ENV
+from pstrain.security import TLS_CA_ENV, TLS_CERT_ENV, TLS_KEY_ENV
 
 logger = logging.getLogger(__name__)
 
@@ -43,17 +43,20 @@ ONE_CORE = {
 }
 
 
-def _check_without_tls(*, has_service: bool) -> None:
-    """Raises FailedPreconditionError if clients of this program are told to use TLS.
+def _check_same_tls(*, has_service: bool) -> None:
+    """Raises FailedPreconditionError if this program's clients use TLS and their servers do not.
 
-    It is not set aside for them: they may be clients of other servers too.
+    The variables are not set aside for them: they may be clients of other servers too.
     """
-    names = (TLS_CA_ENV, auth.TLS_CA_ENV) if has_service else (TLS_CA_ENV,)
-    found = [name for name in names if os.environ.get(name) is not None]
+    trains_by_tls = TLS_CERT_ENV in os.environ or TLS_KEY_ENV in os.environ
+    names = [] if trains_by_tls else [TLS_CA_ENV]
+    names += [auth.TLS_CA_ENV] if has_service else []
+    found = [name for name in names if name in os.environ]
     if found:
         raise FailedPreconditionError(
-            f"a LocalCluster uses no TLS, on the loopback interface alone, and this program is to "
-            f"use it, by {' and '.join(found)}: start it by `env -u {' -u '.join(found)} ...`"
+            f"the servers of this LocalCluster use no TLS, on the loopback interface alone, and "
+            f"{' and '.join(found)} tells their clients to: start this program by "
+            f"`env -u {' -u '.join(found)} ...`"
         )
 
 
@@ -96,8 +99,9 @@ class LocalCluster:
     None: a temporary folder that is removed with the cluster. ``supervise``: trainers and parameter
     servers that end by themselves or are killed are started again at their old addresses. A role is
     named "worker" (a trainer), "ps", "data_worker" or "dispatcher". Not thread-safe. The processes
-    communicate on the loopback interface, without TLS: FailedPreconditionError if the environment
-    says that this program's training or data service has it.
+    communicate on the loopback interface, without TLS; those that train use it if PSTRAIN_TLS_CERT
+    and PSTRAIN_TLS_KEY name a certificate. FailedPreconditionError if the environment tells clients
+    to use TLS and their servers do not.
     """
 
     def __init__(
@@ -113,7 +117,7 @@ class LocalCluster:
         integer_at_least(ps, 1, "ps")
         integer_at_least(data_workers, 0, "data_workers")
         check_true_or_false(supervise=supervise)
-        _check_without_tls(has_service=data_workers > 0)
+        _check_same_tls(has_service=data_workers > 0)
         self._own_log_dir = log_dir is None
         given = tempfile.mkdtemp(prefix="pstrain-") if log_dir is None else log_dir
         self.log_dir = path_of(given, "log_dir")

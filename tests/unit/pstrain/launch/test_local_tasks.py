@@ -39,18 +39,29 @@ def test_cluster_refuses_an_environment_that_asks_for_tls_before_it_starts_anyth
     names: list[str], data_workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(local, "spawn_module", lambda *_, **__: pytest.fail("started a process"))
+    for name in ("PSTRAIN_TLS_CERT", "PSTRAIN_TLS_KEY"):
+        monkeypatch.delenv(name, raising=False)
     for name in names:
         monkeypatch.setenv(name, "ca.pem")
     with pytest.raises(FailedPreconditionError, match=f"env -u {' -u '.join(names)} "):
         ps.LocalCluster(1, 1, data_workers)
 
 
-def test_cluster_without_data_service_may_read_from_one_that_has_tls(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("names", "data_workers"),
+    [
+        (["DATASERVICE_TLS_CA"], 0),  # of a data service that is not the cluster's
+        (["PSTRAIN_TLS_CA", "PSTRAIN_TLS_CERT", "PSTRAIN_TLS_KEY"], 1),
+    ],
+)
+def test_cluster_may_be_in_an_environment_where_clients_and_their_servers_use_tls(
+    names: list[str], data_workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv("PSTRAIN_TLS_CA", raising=False)
-    monkeypatch.setenv("DATASERVICE_TLS_CA", "ca.pem")
+    for name in ("PSTRAIN_TLS_CA", "DATASERVICE_TLS_CA"):
+        monkeypatch.delenv(name, raising=False)
+    for name in names:
+        monkeypatch.setenv(name, "some.pem")
     begun = []
     monkeypatch.setattr(ps.LocalCluster, "_start", lambda _, *counts: begun.append(counts))
-    ps.LocalCluster(2, 1, data_workers=0).close()
-    assert begun == [(2, 1, 0)]
+    ps.LocalCluster(2, 1, data_workers).close()
+    assert begun == [(2, 1, data_workers)]
