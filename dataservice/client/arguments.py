@@ -7,16 +7,14 @@ value and the remedy.
 
 from __future__ import annotations
 
-import math
 import numbers
-import sys
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
 from dataservice.client.read_spec import DEFAULT_BUFFERED_ELEMENTS
 from dataservice.errors import InvalidArgumentError, InvalidTypeError
 from dataservice.job_options import TARGETS
-from dataservice.runtime.arguments import check_choice, in_words, is_integer, nearest
+from dataservice.runtime.arguments import as_float, check_choice, in_words, is_integer, nearest
 from dataservice.vocabulary import (
     AT_MOST_ONCE,
     AUTOTUNE,
@@ -202,10 +200,10 @@ def checked_timeout_s(timeout_s: object) -> float:
     """Returns the time-out as a positive number of seconds."""
     if isinstance(timeout_s, bool) or not isinstance(timeout_s, numbers.Real):
         raise InvalidTypeError(f"timeout_s is a number of seconds, got {timeout_s!r}")
-    seconds: Any = timeout_s  # not yet a float, for which an integer may be too large
+    seconds = as_float(timeout_s)
     if not seconds > 0:
         raise InvalidArgumentError(f"timeout_s must be positive, got {timeout_s!r}")
-    return math.inf if seconds > sys.float_info.max else float(seconds)
+    return seconds
 
 
 def checked_max_elements(max_outstanding_requests: object) -> int:

@@ -123,12 +123,20 @@ def limit_s(value: Any, what: str = "timeout") -> float | None:
     wanted = "must be seconds from 0 on, or None to wait without a limit"
     if not isinstance(value, numbers.Real) or isinstance(value, bool):
         raise InvalidTypeError(f"{what} {wanted}, got {value!r}")
-    limit: Any = value  # not yet a float, for which an integer may be too large
+    limit = as_float(value)
     if limit == math.inf:
         return None
     if not limit >= 0:
         raise InvalidArgumentError(f"{what} {wanted}, got {value}")
-    return float(min(limit, threading.TIMEOUT_MAX))
+    return min(limit, threading.TIMEOUT_MAX)
+
+
+def as_float(value: Any) -> float:
+    """Returns a real number as a float, which is infinite for an integer beyond all floats."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
 
 
 def path_of(value: Any, what: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -176,10 +177,20 @@ def test_number_beyond_those_of_floats_is_refused(name: str) -> None:
 
 
 def test_huge_limit_of_a_wait_is_the_longest_there_is() -> None:
-    assert limit_s(10**400) == limit_s(1e300) == threading.TIMEOUT_MAX
+    assert limit_s(1e300) == threading.TIMEOUT_MAX
+    assert limit_s(10**400) is None
     assert checked_timeout_s(10**400) == math.inf
     with pytest.raises(InvalidArgumentError, match="timeout must be seconds from 0 on"):
         limit_s(-(10**400))
+    with pytest.raises(InvalidArgumentError, match="timeout_s must be positive"):
+        checked_timeout_s(-(10**400))
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_limit_may_be_of_a_narrow_type(dtype: Any) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert limit_s(dtype(5)) == checked_timeout_s(dtype(5)) == 5.0
 
 
 def test_numpy_numbers_are_accepted() -> None:
