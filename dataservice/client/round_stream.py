@@ -14,7 +14,7 @@ from typing import Any
 from dataservice.client.worker_stream import WorkerStream
 from dataservice.runtime.exchanges.transport import AnyExchange
 from dataservice.runtime.threads import RECHECK_S
-from dataservice.wire.elements import Ask, FrameKind, pack_asks, unpack
+from dataservice.wire.elements import Ask, FrameKind, pack_asks
 
 
 class RoundStream(WorkerStream):
@@ -46,13 +46,8 @@ class RoundStream(WorkerStream):
             if asks:
                 exchange.send(pack_asks(asks, low))
                 due += sum(ask.end - ask.first for ask in asks)
-            if not due:
-                continue
-            message = self._next_message(exchange)
-            header = unpack(message.header)
-            if header.kind is FrameKind.DATA:
+            if due and self._next_frame(exchange).kind is FrameKind.DATA:
                 due -= 1
-                self._pass_on(header, message, is_checked=not exchange.shares_memory)
 
     def _take_asks(self, *, may_wait: bool) -> tuple[list[Ask], int]:
         """Returns the asks to send, and the low-water mark.

@@ -206,7 +206,10 @@ class WorkerStream:
         A method of its own, so that its locals end with it: the error that ends a stream is kept,
         and its traceback would keep the last frame in memory for ever.
         """
-        message = self._next_message(exchange)
+        message = exchange.recv(SILENCE_S)
+        if message is None:
+            raise UnavailableError(f"worker {self.address} ended its stream early")
+        self.is_heard = True
         header = unpack(message.header)
         if header.kind is FrameKind.OMITTED:
             self._events.on_omitted(header.notes)
@@ -215,14 +218,6 @@ class WorkerStream:
         if header.kind in (FrameKind.DATA, FrameKind.MISSED):
             self._pass_on(header, message, is_checked=not exchange.shares_memory)
         return header
-
-    def _next_message(self, exchange: AnyExchange) -> Message:
-        """Receives a message; UnavailableError if the worker ends the stream instead."""
-        message = exchange.recv(SILENCE_S)
-        if message is None:
-            raise UnavailableError(f"worker {self.address} ended its stream early")
-        self.is_heard = True
-        return message
 
     def _pass_on(self, header: Header, message: Message, *, is_checked: bool) -> None:
         if header.kind is FrameKind.MISSED:
