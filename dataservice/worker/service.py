@@ -143,8 +143,9 @@ class WorkerService:
         if command.get("trainer"):
             self._stream_cached(command, channel)
         elif command["options"]["num_consumers"]:
+            consumer = int(command["consumer"])
             rounds = self._shared(command, (RoundProducer,), self._factory.rounds)
-            serve_rounds(rounds.frames, int(command["consumer"]), channel)
+            serve_rounds(rounds.frames, consumer, channel)
         elif ShardingPolicy(command["policy"]) is ShardingPolicy.DYNAMIC:
             self._stream_windows(command, channel)
             await_close(channel)

@@ -8,7 +8,7 @@ bound to, or the graph of those that lack an input. No queue of a trainer is emp
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator
 from itertools import chain
 
 from pstrain.coordinator.dependencies import Dependencies
@@ -57,7 +57,7 @@ class ClosureQueues:
         if priority:
             self.priorities[closure] = priority
 
-    def add(self, closure: int, inputs: Iterable[int] = ()) -> None:
+    def add(self, closure: int, inputs: Collection[int] = ()) -> None:
         """Adds a closure behind all of its priority, once its ``inputs`` have ended."""
         if inputs:
             self.dependencies.add(closure, inputs)
