@@ -1,6 +1,6 @@
 """The dispatcher's service on the wire: messages become values, values become messages.
 
-Makes no decisions, keeps no state and takes no lock. Invariant: each RPC has one method, named
+Makes no decisions and keeps no state of the service. Invariant: each RPC has one method, named
 after it; the RPC layer carries the errors that it raises.
 """
 
