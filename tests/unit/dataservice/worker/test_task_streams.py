@@ -11,7 +11,7 @@ import pytest
 import dataservice as ds
 from dataservice.dataset.node import freeze_schemas
 from dataservice.dataset.plan import encode_plan
-from dataservice.errors import CancelledError, UnavailableError
+from dataservice.errors import CancelledError, InvalidArgumentError, UnavailableError
 from dataservice.runtime.exchanges.message import Message
 from dataservice.wire import dispatcher_pb2 as pb
 from dataservice.wire.bookmarks import Bookmark, decode_bookmark
@@ -201,3 +201,12 @@ def test_discarding_after_last_frame_was_taken_keeps_end_of_task() -> None:
     frames.discard()
     with pytest.raises(CancelledError):
         frames.get(0.0)
+
+
+def test_command_that_names_no_consumer_starts_no_rounds() -> None:
+    service = service_of(ds.Dataset.range(12).batch(4))
+    command = {**COMMAND, "options": {"num_consumers": 2}}
+    with pytest.raises(InvalidArgumentError, match="the command lacks 'consumer'"):
+        service.stream(command, Channel())
+    assert service.iterations() == []
+    service.stop()
