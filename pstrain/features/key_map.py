@@ -55,7 +55,7 @@ class KeyFields(NamedTuple):
             number = np.arange(1, buckets)
             starts = first + 1 + number * size + np.minimum(number, larger)
             cuts += [np.array([first], np.int64), starts]
-        return np.concatenate(cuts).tolist()  # type: ignore[no-any-return]
+        return np.concatenate(cuts).tolist()
 
     def buckets_in(self, ranges: Iterable[tuple[int, int]]) -> list[I64]:
         """Returns, for each range of rows, where its buckets begin, ascending, and its end.

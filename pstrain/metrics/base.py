@@ -137,7 +137,7 @@ class Metric(Maker, ABC):
         if sample_weight is not None:
             self.check_weighs()
             update = functools.partial(update, weights=sample_weight)
-        return update(self.initial_state(), labels, probabilities, **groups)  # type: ignore[no-any-return]
+        return update(self.initial_state(), labels, probabilities, **groups)
 
     def add_state(self, state: State) -> None:
         """Merges ``state`` into this object's own state."""

@@ -64,7 +64,7 @@ def saved(iterator: Any) -> dict[str, Any]:
     state = iterator.state_dict()
     text = json.dumps(state)
     assert json.loads(text) == state
-    return json.loads(text)  # type: ignore[no-any-return]
+    return json.loads(text)
 
 
 def read_resuming(make: Callable[[], ds.Dataset], counts: list[int]) -> list[int]:

@@ -67,7 +67,7 @@ class Service:
 
 @pytest.fixture(params=[SOCKETS, *([SHARED_MEMORY] if is_supported() else [])])
 def ends(request: pytest.FixtureRequest) -> Ends:
-    return request.param  # type: ignore[no-any-return]
+    return request.param
 
 
 @pytest.fixture

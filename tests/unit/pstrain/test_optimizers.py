@@ -117,7 +117,7 @@ def test_apply_gradients_refuses_values_that_are_no_pairs() -> None:
 def test_schedule_returning_invalid_rate_at_later_step_is_refused(rate: Any) -> None:
     class Wrong(schedules.LearningRateSchedule):
         def __call__(self, step: int) -> float:
-            return 1.0 if step == 0 else rate  # type: ignore[no-any-return]
+            return 1.0 if step == 0 else rate
 
     variable = Variable(np.zeros(3, np.float32), name="x")
     optimizer = SGD(Wrong())

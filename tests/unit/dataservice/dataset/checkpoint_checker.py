@@ -90,4 +90,4 @@ def _check_tail(
 def _through_json(state: dict[str, Any]) -> dict[str, Any]:
     decoded = json.loads(json.dumps(state))
     assert decoded == state
-    return decoded  # type: ignore[no-any-return]
+    return decoded

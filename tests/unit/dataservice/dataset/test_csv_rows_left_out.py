@@ -85,7 +85,7 @@ def read_alone(
         found = re.fullmatch(r"In CSV column #(\d+): Row #1: (.*)", str(error), re.DOTALL)
         assert found is not None
         return int(found[1]), found[2]
-    return converted  # type: ignore[no-any-return]
+    return converted
 
 
 def raw(schema: pa.Schema, rows: list[list[bytes]]) -> pa.RecordBatch:

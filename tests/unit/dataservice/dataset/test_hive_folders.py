@@ -63,7 +63,7 @@ def expected_rows() -> list[dict[str, Any]]:
 
 
 def rows_of(data: AnyDataset) -> list[dict[str, Any]]:
-    return data.to_table().to_pylist()  # type: ignore[no-any-return]
+    return data.to_table().to_pylist()
 
 
 class TestNames:

@@ -29,7 +29,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def rows_of(data: Dataset) -> list[dict[str, Any]]:
-    return data.to_table().to_pylist()  # type: ignore[no-any-return]
+    return data.to_table().to_pylist()
 
 
 @st.composite

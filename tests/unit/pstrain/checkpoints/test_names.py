@@ -144,7 +144,7 @@ def test_variables_built_after_restore_get_values_beside_existing_variables(
             return [*self.table.variables, *self.towers[0].variables]
 
         def __call__(self) -> list[Any]:
-            return self.towers[0](self.table(ids)).value.tolist()  # type: ignore[no-any-return]
+            return self.towers[0](self.table(ids)).value.tolist()
 
     saved, later, other = Net(1.0), Net(2.0), Dense(1)
     expected = saved()

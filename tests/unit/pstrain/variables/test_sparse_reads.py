@@ -42,7 +42,7 @@ def _changed(table: Any, tape: GradientTape, loss: Tensor) -> list[list[float]]:
     """Applies a step at rate 1; returns what it subtracts from each row."""
     before = table.numpy()
     SGD(1.0).apply_gradients(tape.gradients(loss))
-    return (before - table.numpy()).tolist()  # type: ignore[no-any-return]
+    return (before - table.numpy()).tolist()
 
 
 def test_gradient_of_row_is_sum_over_its_lookups(table: Any) -> None:
