@@ -170,6 +170,7 @@ class Loop:
             self._plan.steps_per_call,
             done=progress.totals.steps,
             is_stopped=lambda: self._is_stopped,
+            is_watched=hooks.act_on_batches,
         )
         for report in self._executor.run(self._step, progress.iterator(), steps):
             if report["steps"]:

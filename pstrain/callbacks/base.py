@@ -24,6 +24,14 @@ Hook = TypeVar("Hook", bound=Callable[..., None])
 POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 """The kinds of parameters to which an argument can be given by its place."""
 _READS_LOGS = "_reads_logs"
+_ONLY_RECORDS = "_only_records"
+_BATCH_HOOKS = ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end")
+
+
+def only_records(hook: Hook) -> Hook:
+    """Decorates a batch method that has no effect on training, so its calls may come later."""
+    setattr(hook, _ONLY_RECORDS, True)
+    return hook
 
 
 def reads_logs_where(is_due: Callable[[Any, int], bool]) -> Callable[[Hook], Hook]:
@@ -58,7 +66,8 @@ class Callback:
     scheduled, so a slow trainer delays no callback. ``on_train_batch_begin`` gets the number of
     steps of this epoch that were reported before, ``on_train_batch_end`` the number with this
     report, and ``logs`` over the epoch so far. Both are called when the report has arrived, so a
-    callback delays only the program itself.
+    callback delays only the program itself. Until then four more reports of each trainer may be
+    under way, so fewer steps in each make the calls more prompt.
     """
 
     model: Any = None
@@ -169,6 +178,11 @@ def _overrides(callback: Callback, hook: str) -> bool:
     return getattr(getattr(callback, hook), "__func__", None) is not getattr(Callback, hook)
 
 
+def _acts(callback: Callback, hook: str) -> bool:
+    only_records = getattr(getattr(callback, hook), _ONLY_RECORDS, False)
+    return _overrides(callback, hook) and not only_records
+
+
 def _reads_logs(callback: Callback, batch: int) -> bool:
     is_due = getattr(callback.on_train_batch_end, _READS_LOGS, None)
     return is_due is None or is_due(callback, batch)
@@ -208,6 +222,11 @@ class CallbackList:
     def stop_training(self) -> bool:
         asked = any(callback.stop_training for callback in self._callbacks)
         return asked or getattr(self._model, "stop_training", False)
+
+    @property
+    def act_on_batches(self) -> bool:
+        """True if what a callback does in batch methods may have an effect on training."""
+        return any(_acts(each, hook) for each in self._callbacks for hook in _BATCH_HOOKS)
 
     def state_dict(self) -> list[list[Any]]:
         """Returns the states of all callbacks, each with the name of its class."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from dataservice.runtime.arguments import check_optional, check_true_or_false, non_negative, path_of
-from pstrain.callbacks.base import Callback, Logs, reads_logs_where
+from pstrain.callbacks.base import Callback, Logs, only_records, reads_logs_where
 from pstrain.callbacks.monitor import Monitor
 from pstrain.errors import InvalidArgumentError
 from pstrain.porting import foreign_arguments
@@ -88,10 +88,12 @@ class Checkpoint(Callback):
     def on_epoch_begin(self, epoch: int) -> None:
         self._epoch = epoch
 
+    @only_records
     def on_train_batch_begin(self, batch: int) -> None:
         self._reported = batch
 
     @reads_logs_where(lambda _self, _batch: False)
+    @only_records
     def on_train_batch_end(self, batch: int, logs: Logs) -> None:  # noqa: ARG002
         self._unsaved += batch - self._reported
         self._reported = batch

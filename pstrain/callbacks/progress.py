@@ -11,7 +11,7 @@ import sys
 import time
 from typing import TextIO
 
-from pstrain.callbacks.base import Callback, reads_logs_where
+from pstrain.callbacks.base import Callback, only_records, reads_logs_where
 
 _REDRAW_S = 0.1
 _BAR_WIDTH = 20
@@ -46,6 +46,7 @@ class ProgressBar(Callback):
     def _is_due(self, steps: int) -> bool:  # noqa: ARG002
         return self._is_live and time.perf_counter() - self._drawn_s >= _REDRAW_S
 
+    @only_records
     @reads_logs_where(_is_due)
     def on_train_batch_end(self, steps: int, logs: dict[str, float]) -> None:
         # Time has passed since the list asked whether logs are due, so they may be empty.

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dataservice.runtime.arguments import check_choice, integer_at_least, path_of
-from pstrain.callbacks.base import Callback, Logs, reads_logs_where
+from pstrain.callbacks.base import Callback, Logs, only_records, reads_logs_where
 from pstrain.callbacks.event_file import EventFile
 from pstrain.porting import foreign_arguments
 from pstrain.porting.foreign_arguments import refuse_arguments
@@ -62,6 +62,7 @@ class TensorBoard(Callback):
         steps = self._steps_before + batch
         return self._every is not None and steps - self._written_at >= self._every
 
+    @only_records
     @reads_logs_where(_is_due)
     def on_train_batch_end(self, batch: int, logs: Logs) -> None:
         self._steps = self._steps_before + batch

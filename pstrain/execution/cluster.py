@@ -91,7 +91,7 @@ class ClusterExecutor:
     ) -> Iterator[tuple[Any, Report]]:
         """Yields each call with its report, in the order in which calls end."""
         in_flight: InFlightCalls[Any] = InFlightCalls(
-            self._room(steps.per_call), self._coordinator.has_ready_trainer
+            self._room(steps), self._coordinator.has_ready_trainer
         )
         self._in_flight, self._function, self.is_at_end = in_flight, function, False
         promised = steps.done
@@ -116,11 +116,11 @@ class ClusterExecutor:
         if is_over:
             calls.end_pass()
 
-    def _room(self, steps_per_call: int) -> int:
+    def _room(self, steps: Steps) -> int:
         """Returns how many calls may be in flight."""
         calls = _CALLS_PER_TRAINER
-        if not isinstance(self._coordinator.strategy.consistency, Sync):
-            calls = max(calls, _STEPS_PER_TRAINER // steps_per_call)
+        if not steps.is_watched and not isinstance(self._coordinator.strategy.consistency, Sync):
+            calls = max(calls, _STEPS_PER_TRAINER // steps.per_call)
         return calls * self._coordinator.num_trainers
 
     def run_once(

@@ -67,13 +67,15 @@ class Steps:
 
     ``done``: those that were made before. ``per_call``: how many one call of the function makes.
     Once ``is_stopped``, which is checked after each report, no more calls begin; those under way
-    still end, and are reported.
+    still end, and are reported. ``is_watched``: something acts on reports while the run goes on, so
+    few calls are under way.
     """
 
     total: int | None = None
     per_call: int = 1
     done: int = 0
     is_stopped: Callable[[], bool] = never
+    is_watched: bool = False
 
     def wants_more(self, made: int) -> bool:
         """True if another call is to begin after ``made`` steps."""

@@ -22,6 +22,8 @@ from dataservice import DataServiceWarning, Dataset
 from pstrain.callbacks.base import CallbackList, as_list, check_verbose
 from pstrain.callbacks.monitor import Monitor
 from pstrain.errors import InvalidArgumentError
+from pstrain.execution.executor import Steps
+from pstrain.execution.local import LocalExecutor
 
 SCHEMA = ps.FeatureSchema(categorical={"page": ps.Category(8, hashed=False)})
 
@@ -977,3 +979,50 @@ def test_invalid_step_and_batch_size_arguments_are_refused(options: dict[str, An
     if name != "steps":
         with pytest.raises((TypeError, ValueError), match=f"{name} must be a positive integer"):
             model().fit(data(), **options)
+
+
+class StoppingBar(ps.callbacks.ProgressBar):
+    """A bar that ends training, by a method that replaces the one that only shows."""
+
+    def on_train_batch_end(self, steps: int, logs: dict[str, float]) -> None:  # noqa: ARG002
+        self.stop_training = True
+
+
+class OlderName(ps.callbacks.Callback):
+    def on_batch_end(self, batch: int, logs: dict[str, float]) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("callback", "acts"),
+    [
+        (ps.callbacks.EarlyStopping(), False),
+        (ps.callbacks.ProgressBar(), False),
+        (ps.callbacks.TensorBoard("logs", update_freq=10), False),
+        (ps.callbacks.Checkpoint("ckpt", every_steps=10), False),
+        (ps.callbacks.CSVLogger("log.csv"), False),
+        (ps.callbacks.TerminateOnNaN(), True),
+        (ps.callbacks.Evict({"user": 3}, every_steps=4), True),
+        (ps.callbacks.LambdaCallback(on_train_batch_end=print), True),
+        (OlderName(), True),
+        (StoppingBar(), True),
+    ],
+)
+def test_callbacks_that_only_record_do_not_act_on_batches(callback: Any, acts: bool) -> None:
+    assert CallbackList([ps.callbacks.Callback(), callback], model()).act_on_batches is acts
+
+
+@pytest.mark.parametrize("acts", [False, True])
+def test_fit_runs_ahead_only_if_no_callback_acts_on_batches(
+    acts: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = []
+    original = LocalExecutor.run
+
+    def run(self: LocalExecutor, function: Any, iterator: Any, steps: Steps) -> Any:
+        given.append(steps.is_watched)
+        return original(self, function, iterator, steps)
+
+    monkeypatch.setattr(LocalExecutor, "run", run)
+    callbacks = [ps.callbacks.TerminateOnNaN()] if acts else []
+    model().fit(data(), epochs=2, callbacks=callbacks, verbose=0)
+    assert given == [acts, acts]

@@ -131,15 +131,22 @@ def test_passes_begin_with_given_first_epoch(data: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("steps_each", "rule", "calls_per_trainer"),
-    [(1, ASYNC, 32), (3, ASYNC, 10), (8, ASYNC, 4), (100, ASYNC, 4), (1, Sync(), 4)],
+    ("steps", "rule", "calls_per_trainer"),
+    [
+        (Steps(None, 1), ASYNC, 32),
+        (Steps(None, 3), ASYNC, 10),
+        (Steps(None, 8), ASYNC, 4),
+        (Steps(None, 100), ASYNC, 4),
+        (Steps(None, 1), Sync(), 4),
+        (Steps(None, 1, is_watched=True), ASYNC, 4),
+    ],
 )
 def test_trainer_has_the_more_calls_in_flight_the_shorter_they_are(
-    steps_each: int, rule: Consistency, calls_per_trainer: int
+    steps: Steps, rule: Consistency, calls_per_trainer: int
 ) -> None:
     coordinator: Any = Coordinator(late=None)
     coordinator.strategy = SimpleNamespace(consistency=rule)
-    reports = ClusterExecutor(coordinator).run_once(step, DATA, Steps(None, steps_each))
+    reports = ClusterExecutor(coordinator).run_once(step, DATA, steps)
     in_flight = [len(coordinator.near) - number for number, _ in enumerate(reports)]
     assert in_flight[0] == calls_per_trainer * coordinator.num_trainers
 
