@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -47,6 +48,10 @@ _ROUND_TIMEOUT_S = 120.0
 _RESTORE_TIMEOUT_S = 30.0
 _RECONNECT_S = 0.25
 _RECONNECT_MAX_S = 3.0
+_NOT_TOLD = (
+    "the loss of %d trainers could not be told to %s in time: it waits for some time and then "
+    "gives what they may have held to other readers"
+)
 
 
 class TrainerLink:
@@ -222,13 +227,19 @@ class TrainerLink:
         """Notes which data services the trainer reads.
 
         A service that was not known may have been read by trainers that were lost before, so it is
-        told to give back what their readers held.
+        told to give back what their readers held. All of them together take no longer than one, as
+        loops end, and checkpoints begin, only after this.
         """
         new, lost_names = self._scheduler.trainers.services_read(services)
         if not lost_names:
             return
+        until_s = time.monotonic() + _TELL_TIMEOUT_S
         try:
-            for name in lost_names:
-                settle_services(name, new, {}, _TELL_TIMEOUT_S)
+            for told, name in enumerate(lost_names):
+                left_s = until_s - time.monotonic()
+                if left_s <= 0:
+                    logger.warning(_NOT_TOLD, len(lost_names) - told, ", ".join(sorted(new)))
+                    break
+                settle_services(name, new, {}, left_s)
         finally:
             self._scheduler.trainers.released()

@@ -354,3 +354,28 @@ def test_all_that_a_trainer_says_reaches_the_scheduler(monkeypatch: pytest.Monke
     link.serve()
     told = [("a lost trainer", "data:1"), "released"]
     assert heard == [("joined", 0, 1), *told, [1], (7, 2, True), [4]]
+
+
+def test_all_lost_trainers_together_are_told_in_the_time_of_one(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock, limits = SimpleNamespace(now_s=100.0), list[tuple[str, float]]()
+
+    def settle(name: str, _services: Any, _marks: Any, timeout_s: float) -> None:
+        limits.append((name, timeout_s))
+        clock.now_s += 12.0
+
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock.now_s))
+    monkeypatch.setattr(module, "settle_services", settle)
+    link, released = LinkWithGivenReplies([]), list[bool]()
+    lost = [f"lost {number}" for number in range(1_000)]
+    link._scheduler = SimpleNamespace(
+        trainers=SimpleNamespace(
+            services_read=lambda services: (frozenset(services), lost),
+            released=lambda: released.append(True),
+        )
+    )
+    link._learn_services(["data:1"])
+    assert limits == [("lost 0", 20.0), ("lost 1", 8.0)]
+    assert released == [True]
+    assert "the loss of 998 trainers could not be told to data:1" in caplog.text
