@@ -223,7 +223,7 @@ class ClusterCoordinator(metaclass=_OnePerStrategy):
             trainer, priority = check_options(
                 trainer, priority, deadline_s, indices=indices, in_rounds=in_rounds
             )
-        function = self._functions.find(fn, self._packer.function)
+        function, captured = self._functions.find(fn, self._packer.function)
         arguments = call_arguments(args, kwargs)
         packed = NO_ARGUMENTS
         if args or kwargs:
@@ -231,7 +231,7 @@ class ClusterCoordinator(metaclass=_OnePerStrategy):
         return self._scheduler.submit(
             function.id,
             packed.pickled,
-            (function, arguments),
+            (function, captured, arguments),
             trainer,
             name=function.name,
             deadline_s=deadline_s,
@@ -259,6 +259,7 @@ class ClusterCoordinator(metaclass=_OnePerStrategy):
         check_callable("progress", progress, optional=True)
         left_s = limit_s(timeout)
         self._scheduler.wait_idle(left_s, progress, progress_interval_s)
+        self.strategy.parameters.drop_ended()
 
     def done(self) -> bool:
         """True if nothing is queued or in flight; raises the first error of closures that ended."""

@@ -17,19 +17,19 @@ from pstrain.coordinator.remote_value import RemoteValue
 class Closure:
     """A function to apply to arguments, both pickled, and the RemoteValue to set.
 
-    ``arguments`` keeps objects that the pickled form refers to, such as iterators, alive on the
-    trainers. ``result``: its value between its run and its end. ``part``: its prepared changes,
-    while it waits for its round; ``round``: the number of the round in which it ended.
-    ``trainer``: the only one that may run it, if it is bound to one. ``name``: that of the
-    function. ``deadline_s``: the time in which it must begin to commit. ``inputs``: the values that
-    the pickled arguments refer to by position; all are there when the closure starts.
+    ``kept``: what lives as long as the closure, because the pickled forms refer to it: iterators
+    on the trainers, variables on the servers. ``result``: its value between its run and its end.
+    ``part``: its prepared changes, while it waits for its round; ``round``: the number of the round
+    in which it ended. ``trainer``: the only one that may run it, if it is bound to one. ``name``:
+    that of the function. ``deadline_s``: the time in which it must begin to commit. ``inputs``: the
+    values that the pickled arguments refer to by position; all are there when the closure starts.
     ``iterators``: the ids of those among the arguments.
     """
 
     id: int
     function_id: str
     pickled_arguments: bytes
-    arguments: object
+    kept: object
     value: RemoteValue
     trainer: int | None = None
     name: str = ""

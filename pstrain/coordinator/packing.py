@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
+from pstrain.coordinator.functions import Pickled
 from pstrain.coordinator.per_worker import PerWorkerIterator
 from pstrain.coordinator.remote_value import InputValues, Owner, RemoteValue
 from pstrain.errors import InvalidArgumentError
 from pstrain.serialization import pickling
 from pstrain.strategy.parameter_server import ParameterServerStrategy
+from pstrain.variables.base import BaseVariable
+from pstrain.variables.lifetimes import Lifetime
 from pstrain.vocabulary import CLOSURE_MAX_BYTES
 
 
@@ -34,9 +37,17 @@ class Packer:
     def __init__(self, strategy: ParameterServerStrategy) -> None:
         self._strategy = strategy
 
-    def function(self, fn: Callable[..., Any]) -> bytes:
+    def function(self, fn: Callable[..., Any]) -> Pickled:
         """Pickles a function with all that it captures."""
-        return _bounded("what is captured by", fn, pickling.dumps_function(fn, self._reference))
+        captured: dict[int, Lifetime] = {}
+
+        def reference(value: object) -> tuple[str, ...] | None:
+            if isinstance(value, BaseVariable) and value.lifetime is not None:
+                captured[value.spec.id] = value.lifetime
+            return self._reference(value)
+
+        pickled = pickling.dumps_function(fn, reference)
+        return Pickled(_bounded("what is captured by", fn, pickled), tuple(captured.values()))
 
     def arguments(self, fn: Callable[..., Any], arguments: object, owner: Owner) -> Arguments:
         """Pickles the arguments of one call of ``fn``.

@@ -55,7 +55,7 @@ class Scheduler:
         self,
         function_id: str,
         pickled_arguments: bytes,
-        arguments: object,
+        kept: object,
         trainer: int | None = None,
         *,
         name: str = "",
@@ -66,6 +66,7 @@ class Scheduler:
     ) -> RemoteValue:
         """Queues a closure; blocks while its queue is full; raises errors of earlier ones.
 
+        ``kept``: what its pickled forms refer to, which must live as long as it does.
         ``trainer``: the only one that may run it; such closures wait in a queue of that trainer.
         ``deadline_s``: the time from now in which it must begin to commit. ``inputs``: values that
         it runs with; those not set yet must be of this scheduler. ``priority``: higher ones first.
@@ -85,7 +86,7 @@ class Scheduler:
                 number,
                 function_id,
                 pickled_arguments,
-                arguments,
+                kept,
                 RemoteValue(number, core.changed, self),
                 trainer,
                 name,

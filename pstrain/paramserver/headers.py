@@ -164,6 +164,7 @@ REQUESTS: Final[Mapping[str, Shape]] = {
     **CHANGES,
     "change": object_of(_CHANGES),
     "create": object_of({"spec": _spec, "shards": list_of(_COUNT)}, {"has_values": _TRUTH}),
+    "delete": object_of({"variables": list_of(_ID)}),
     "slots": object_of({"shards": _SHARDS, "optimizer": _optimizer}),
     "pull": object_of({"items": integer_rows(4, least=_WHOLE)}, _DTYPES),
     "both": object_of({"first": _OBJECT, "then": _OBJECT}),

@@ -75,6 +75,11 @@ def _create(store: Store, call: Call) -> Message:
     return {"left": 0}, None
 
 
+def _delete(store: Store, call: Call) -> Message:
+    store.delete(call.header["variables"])
+    return {}, None
+
+
 def _make_slots(store: Store, call: Call) -> Message:
     """Does some of the work; the client repeats the request until no rows are left."""
     shards = store.shards_of(call.header["shards"])
@@ -314,6 +319,7 @@ def _part(store: Store, call: Call) -> tuple[str, PartKey]:
 
 _HANDLERS: dict[str, Callable[[Store, Call], Message]] = {
     "create": _create,
+    "delete": _delete,
     "slots": _make_slots,
     "pull": _pull,
     "both": _both,

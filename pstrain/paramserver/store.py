@@ -117,6 +117,19 @@ class Store:
                 return left
         return 0
 
+    def delete(self, variables: Iterable[int]) -> None:
+        """Removes all shards of these variables, which no later request names. Idempotent.
+
+        Snapshots and parts of closures that have some of them keep those until they end.
+        """
+        deleted = set(variables)
+        if not deleted:
+            return
+        with self._lock:
+            for shards in (self._shards, self._unfilled):
+                for key in [key for key in shards if key[0] in deleted]:
+                    del shards[key]
+
     def shard(self, variable: int, index: int) -> Shard:
         """Returns the shard; raises NotFoundError, with the usual reason, if it is not here."""
         try:

@@ -175,7 +175,7 @@ class ParameterServerStrategy(Replica):
 
     @property
     def variables(self) -> tuple[BaseVariable, ...]:
-        """All variables created in the scope, in order of creation."""
+        """The variables made in the scope that something refers to, in order of creation."""
         return tuple(self._placement.variables)
 
     @property
@@ -186,9 +186,9 @@ class ParameterServerStrategy(Replica):
     def scope(self) -> Scope[ParameterServerStrategy]:
         """Returns a context manager: variables that this thread makes inside live on the servers.
 
-        The variables stay on the parameter servers until another strategy takes the servers over,
-        whether the program still refers to them or not: a program that tries several models in
-        turn makes a strategy for each.
+        A variable stays there as long as the program, a scheduled function or a closure that may
+        still run refers to it. What nothing refers to is dropped before the next variable is made
+        and at the end of ``join``.
 
         The scope may be entered again, also inside itself. Entering it inside another strategy's
         scope raises FailedPreconditionError (a RuntimeError).

@@ -8,6 +8,7 @@ never sent twice.
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from dataservice.runtime.auth import TlsConfig
 from pstrain.config import ParameterConfig
 from pstrain.consistency import ASYNC, Consistency
+from pstrain.errors import DataServiceError
 from pstrain.features.eviction import Eviction, evict
 from pstrain.features.key_map import KeyMaps, KeyQuery
 from pstrain.paramserver import messages, transport
@@ -35,6 +37,7 @@ from pstrain.trainer.outgoing import Answers, Pulls, Push, assignment, several, 
 from pstrain.trainer.pull import Pull
 from pstrain.trainer.server_session import ServerSession
 from pstrain.trainer.snapshot import RemoteSnapshot
+from pstrain.variables.lifetimes import Lifetimes
 from pstrain.variables.parameters import agreed, current_staging
 from pstrain.variables.rows import (
     as_rows,
@@ -55,6 +58,8 @@ from pstrain.vocabulary import (
     VariableSpec,
     spec_to_json,
 )
+
+logger = logging.getLogger(__name__)
 
 _KEPT_MAX_BYTES = 64 << 10
 
@@ -85,6 +90,7 @@ class RemoteParameters(ServerSession):
         self._initial_values: dict[int, list[tuple[int, Array]]] = {}
         self.undropped_snapshots: list[str] = []
         self.key_maps = KeyMaps()
+        self.lifetimes = Lifetimes()
         self.hold_closures: Callable[[], AbstractContextManager[None]] = nullcontext
         self.wait_restored: WaitRestored = never_restored
         self.check_goes_on: Callable[[], None] = always_goes_on
@@ -94,6 +100,7 @@ class RemoteParameters(ServerSession):
         return f"/job:ps/task:{ps}"
 
     def create(self, spec: VariableSpec, value: Array | None = None) -> None:
+        self.drop_ended()
         shards: dict[int, list[int]] = {}
         for index, shard in enumerate(spec.shards):
             shards.setdefault(shard.ps, []).append(index)
@@ -111,6 +118,24 @@ class RemoteParameters(ServerSession):
         rows = as_rows(spec, value, spec.rows)
         self._answers({ps: with_rows(header, spec, rows) for ps, header in headers.items()})
         self._initial_values[spec.id] = [(0, value.copy())]
+
+    def drop_ended(self) -> None:
+        """Drops the variables whose lifetimes have ended; later, if servers do not answer now."""
+        ended = self.lifetimes.take_ended()
+        if not ended:
+            return
+        deleted: dict[int, Header] = {}
+        for spec in ended:
+            for ps in {shard.ps for shard in spec.shards}:
+                deleted.setdefault(ps, {"kind": "delete", "variables": []})
+                deleted[ps]["variables"].append(spec.id)
+        try:
+            self._answers({ps: (header, None) for ps, header in deleted.items()})
+        except DataServiceError as error:
+            self.lifetimes.put_back(ended)
+            logger.warning("dropped variables are still on parameter servers: %s", error)
+        for spec in ended:
+            self._initial_values.pop(spec.id, None)
 
     def set_initial_values(self, spec: VariableSpec, value: Array, start: int = 0) -> None:
         self.assign(spec, "set", value, start)

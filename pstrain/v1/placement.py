@@ -86,6 +86,9 @@ class WorkerParameters(RemoteParameters):
             attempt,
         )
 
+    def drop_ended(self) -> None:
+        """Does nothing: other workers may refer to variables to which this one does not."""
+
     def assign(self, spec: VariableSpec, op: str, value: Any, start: int = 0) -> None:
         if self._is_chief or spec.id < 0 or spec.id in self.made:
             super().assign(spec, op, value, start)
@@ -119,7 +122,9 @@ class WorkerPlacement(ServerPlacement[WorkerParameters]):
 
     def __init__(self, parameters: WorkerParameters, num_workers: int) -> None:
         super().__init__(parameters, num_workers, RoundRobin(len(parameters.addresses)))
+        self._kept: list[BaseVariable] = []
 
     def created(self, variable: BaseVariable) -> None:
-        super().created(variable)
+        # To be made again when servers are lost, also if only other workers refer to it by then.
+        self._kept.append(variable)
         self.parameters.made.add(variable.spec.id)

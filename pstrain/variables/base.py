@@ -27,6 +27,7 @@ from pstrain.porting.foreign_arguments import Called, refuse_arguments
 from pstrain.porting.foreign_names import Hinting
 from pstrain.variables.batch_scatter import set_rows
 from pstrain.variables.indexed_slices import ids_and_rows
+from pstrain.variables.lifetimes import Lifetime
 from pstrain.variables.operators import ValueOperators
 from pstrain.variables.parameters import Parameters, current_step
 from pstrain.variables.rows import shape_of_rows
@@ -48,6 +49,8 @@ class BaseVariable(ValueOperators, Hinting):
     parameters: Parameters
     _start: int
     _stop: int
+    lifetime: Lifetime | None
+    """Held so that the values are not dropped; None if another process has made the variable."""
     is_unread: bool
     """True of what a change returns in a step: as the step's result it travels as None."""
 
@@ -381,7 +384,16 @@ def new_handle(
     variable = object.__new__(kind)
     variable.spec = spec
     variable.parameters = parameters
+    variable.lifetime = parameters.lifetimes.find(spec.id)
     variable._start = start
     variable._stop = stop
     variable.is_unread = is_unread
     return variable
+
+
+def handle_of(lifetime: Lifetime, parameters: Parameters) -> Any:
+    """Returns the first handle of a variable, or one like it if that is gone."""
+    first = None if lifetime.first_handle is None else lifetime.first_handle()
+    if first is not None:
+        return first
+    return new_handle(lifetime.kind, lifetime.spec, parameters, 0, lifetime.spec.rows)

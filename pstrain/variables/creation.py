@@ -5,14 +5,15 @@ Knows no kind of variable. Invariant: a variable is announced once, when it has 
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from pstrain.errors import FailedPreconditionError, InvalidArgumentError
 from pstrain.partition import split_rows, split_rows_at
-from pstrain.variables.base import BaseVariable
+from pstrain.variables.base import Array, BaseVariable, new_handle
 from pstrain.variables.parameters import current_step
 from pstrain.variables.scope import Placement, is_placed
 from pstrain.vocabulary import InitializerSpec, ShardSpec, VariableSpec
@@ -56,6 +57,15 @@ def create_spec(
             for ps, (start, stop) in zip(servers, ranges, strict=cuts is None)
         ),
     )
+
+
+def make(kind: type[Any], placement: Placement, spec: VariableSpec, value: Array | None) -> Any:
+    """Makes the values of a variable; returns its first handle, a ``kind``."""
+    lifetime = placement.parameters.lifetimes.begin(spec, kind)
+    placement.parameters.create(spec, value)
+    handle = new_handle(kind, spec, placement.parameters, 0, spec.rows)
+    lifetime.first_handle = weakref.ref(handle)
+    return handle
 
 
 class Maker:

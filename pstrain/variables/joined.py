@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from pstrain import initializers
 from pstrain.errors import InvalidArgumentError, InvalidTypeError, UnimplementedError
+from pstrain.variables.lifetimes import Lifetimes
 from pstrain.variables.rows import (
     as_rows,
     check_ids,
@@ -66,6 +67,9 @@ def joined_spec(variables: Any, name: str) -> VariableSpec:
 
 class JoinedParameters:
     """Access to the values of joined variables; the ``ps`` of a shard is the index of its part."""
+
+    lifetimes = Lifetimes()
+    """Always empty: the parts have lifetimes of their own."""
 
     def __init__(self, parts: Sequence[Any]) -> None:
         self.parts = tuple(parts)

@@ -26,6 +26,7 @@ from pstrain.paramserver.saved import Saved, Tracking
 from pstrain.paramserver.shard import Shard
 from pstrain.paramserver.steps import ShardUpdate
 from pstrain.paramserver.store import Store
+from pstrain.variables.lifetimes import Lifetimes
 from pstrain.variables.parameters import agreed
 from pstrain.variables.rows import (
     as_rows,
@@ -52,12 +53,14 @@ class LocalParameters:
         self._store = Store()
         self._ids = itertools.count()
         self.key_maps = KeyMaps()
+        self.lifetimes = Lifetimes()
 
     def next_id(self) -> int:
         """Returns an id that no variable of these parameters has."""
         return next(self._ids)
 
     def create(self, spec: VariableSpec, value: Array | None = None) -> None:
+        self._store.delete([ended.id for ended in self.lifetimes.take_ended()])
         rows = None if value is None else as_rows(spec, value, spec.rows)
         for index, shard in enumerate(spec.shards):
             part = None if rows is None else rows[shard.row_start : shard.row_stop]

@@ -20,6 +20,7 @@ from pstrain.features.eviction import Eviction
 from pstrain.features.key_map import KeyMaps, KeyQuery
 from pstrain.paramserver.increments import Base
 from pstrain.paramserver.saved import Saved, Tracking
+from pstrain.variables.lifetimes import Lifetimes
 from pstrain.vocabulary import Fetch, Lookup, OptimizerSpec, StepToken, Update, VariableSpec
 
 Array = NDArray[Any]
@@ -53,8 +54,15 @@ class ParametersSnapshot(Protocol):
 class Parameters(Protocol):
     """Access to the values of variables. Thread-safe."""
 
+    @property
+    def lifetimes(self) -> Lifetimes:
+        """The lifetimes of the variables that this process has made here."""
+
     def create(self, spec: VariableSpec, value: Array | None = None) -> None:
-        """Makes the variable from ``value``, or else by its initializer. Idempotent."""
+        """Makes the variable from ``value``, or else by its initializer. Idempotent.
+
+        Drops the variables whose lifetimes have ended.
+        """
 
     def set_initial_values(self, spec: VariableSpec, value: Array, start: int = 0) -> None:
         """Sets the initial values of rows from ``start`` on of a variable that was just made."""

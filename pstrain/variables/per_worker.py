@@ -14,8 +14,8 @@ import numpy as np
 from dataservice.runtime.number_arrays import to_axes
 from pstrain.errors import FailedPreconditionError, UnimplementedError
 from pstrain.trainer.context import current_position
-from pstrain.variables.base import Array, BaseVariable, new_handle
-from pstrain.variables.creation import announce, create_spec
+from pstrain.variables.base import Array, BaseVariable
+from pstrain.variables.creation import announce, create_spec, make
 from pstrain.variables.scope import current_placement
 from pstrain.vocabulary import InitializerSpec
 
@@ -99,9 +99,6 @@ def create_per_worker_variable(
         initializer = InitializerSpec(name="constant", parameters={"value": 0.0})
     servers = placement.place((), dtype)
     spec = create_spec(placement, (copies, *shape), dtype, name, False, initializer, servers)
-    placement.parameters.create(spec, value)
-    variable: PerWorkerVariable = new_handle(
-        PerWorkerVariable, spec, placement.parameters, 0, spec.rows
-    )
+    variable: PerWorkerVariable = make(PerWorkerVariable, placement, spec, value)
     announce(placement, variable)
     return variable

@@ -16,7 +16,7 @@ import numpy as np
 
 from dataservice.runtime.arguments import check_choice
 from pstrain.partition import PartitionFunction, shard_count, split_rows
-from pstrain.variables.base import BaseVariable
+from pstrain.variables.base import BaseVariable, handle_of
 from pstrain.variables.parameters import Parameters
 
 Held = TypeVar("Held", bound=Parameters)
@@ -77,7 +77,7 @@ def placer(name: str, servers: int) -> ShardPlacer:
 
 
 class ServerPlacement(Generic[Held]):
-    """The placement of variables on parameter servers, cut by ``partitioner``; lists them."""
+    """The placement of variables on parameter servers, cut by ``partitioner``."""
 
     def __init__(
         self,
@@ -88,11 +88,14 @@ class ServerPlacement(Generic[Held]):
     ) -> None:
         self.parameters = parameters
         self.num_workers = num_workers
-        self.variables: list[BaseVariable] = []
         self._placer = shard_placer
         self._partitioner = partitioner
         self._ids = itertools.count()
-        self._lock = threading.Lock()
+
+    @property
+    def variables(self) -> list[BaseVariable]:
+        """The variables to which the program still refers, in order of creation."""
+        return [handle_of(each, self.parameters) for each in self.parameters.lifetimes.living()]
 
     def next_id(self) -> int:
         return next(self._ids)
@@ -104,5 +107,4 @@ class ServerPlacement(Generic[Held]):
         return self._placer.place([(stop - start) * row_bytes for start, stop in rows])
 
     def created(self, variable: BaseVariable) -> None:
-        with self._lock:
-            self.variables.append(variable)
+        """Does nothing: the lifetimes have a list of all variables."""

@@ -17,7 +17,7 @@ from pstrain.errors import InvalidArgumentError
 from pstrain.porting import foreign_arguments
 from pstrain.porting.foreign_arguments import refuse_arguments
 from pstrain.variables.base import Array, BaseVariable, new_handle
-from pstrain.variables.creation import announce, create_spec
+from pstrain.variables.creation import announce, create_spec, make
 from pstrain.variables.initial_values import (
     as_array,
     called,
@@ -69,9 +69,8 @@ def create_variable(
         check_initializer(initializer, dtype, name)
     placement = current_placement()
     spec = create_spec(placement, tuple(shape), dtype, name, trainable, initializer, cuts=cuts)
-    placement.parameters.create(spec, value)
     kind = Variable if len(spec.shards) == 1 else ShardedVariable
-    variable = new_handle(kind, spec, placement.parameters, 0, spec.rows)
+    variable: Variable | ShardedVariable = make(kind, placement, spec, value)
     if by_shard is not None:
         for shard in spec.shards:
             part = value_of_shard(by_shard, spec, shard)

@@ -70,6 +70,7 @@ WELL_FORMED: list[tuple[dict[str, Any], list[Any]]] = [
         {"kind": "create", "spec": spec_to_json(OTHER), "shards": [0], "has_values": True},
         [np.ones((4, 2), np.float32)],
     ),
+    ({"kind": "delete", "variables": [1, 7]}, []),
     ({"kind": "slots", "shards": [[1, 0]], "optimizer": ADAGRAD.text}, []),
     (PULL, [IDS]),
     ({"kind": "both", "first": DECIDE, "then": PULL}, [IDS, *CHANGED]),
