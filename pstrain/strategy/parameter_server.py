@@ -233,8 +233,18 @@ class ParameterServerStrategy(Replica):
             while not self._renew(replaced, deadline_s):
                 pass
         self.parameters.forget_values()
+        self._make_variables()
+
+    # Loops in frames of their own: whoever keeps an error of the servers that were awaited before,
+    # as a log may, keeps the frames that it passed, and would keep the loop's last variable.
+
+    def _make_variables(self) -> None:
         for variable in self._placement.variables:
             self.parameters.create(variable.spec)
+
+    def _reset_variables(self) -> None:
+        for variable in self._placement.variables:
+            self.parameters.reset_initial_values(variable.spec)
 
     def _statuses(self, deadline_s: float) -> list[dict[str, Any]]:
         """Returns the status of every server, once all have answered."""
@@ -257,8 +267,7 @@ class ParameterServerStrategy(Replica):
         old = self.session
         self.parameters.change_session(renewed(old))
         self._begin(old)
-        for variable in self._placement.variables:
-            self.parameters.reset_initial_values(variable.spec)
+        self._reset_variables()
 
     def _renew(self, replaced: str, deadline_s: float) -> bool:
         """False if a server restarts meanwhile: the call then has to be repeated.
