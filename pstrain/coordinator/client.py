@@ -223,17 +223,17 @@ class ClusterCoordinator(metaclass=_OnePerStrategy):
             trainer, priority = check_options(
                 trainer, priority, deadline_s, indices=indices, in_rounds=in_rounds
             )
-        function, captured = self._functions.find(fn, self._packer.function)
+        found = self._functions.find(fn, self._packer.function)
         arguments = call_arguments(args, kwargs)
         packed = NO_ARGUMENTS
         if args or kwargs:
             packed = self._packer.arguments(fn, arguments, self._scheduler)
         return self._scheduler.submit(
-            function.id,
+            found.function.id,
             packed.pickled,
-            (function, captured, arguments),
+            (fn, found, arguments, packed.kept),
             trainer,
-            name=function.name,
+            name=found.function.name,
             deadline_s=deadline_s,
             inputs=packed.inputs,
             priority=priority,
@@ -380,7 +380,7 @@ class ClusterCoordinator(metaclass=_OnePerStrategy):
 
     def define_resource(self, resource_id: str, source: tuple[Any, ...]) -> None:
         """Has every trainer make an iterator from (dataset, epoch, positions by trainer)."""
-        self._scheduler.add_resource(resource_id, self._packer.dataset(source))
+        self._scheduler.add_resource(resource_id, *self._packer.dataset(source))
 
 
 def _while_alive(

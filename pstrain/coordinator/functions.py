@@ -35,7 +35,7 @@ PickledFunctions = weakref.WeakValueDictionary[str, PickledFunction]
 
 
 class Pickled(NamedTuple):
-    """A function, pickled, and the lifetimes of the variables that it captures."""
+    """A function or a dataset, pickled, and the lifetimes of the variables that it captures."""
 
     data: bytes
     captured: tuple[Lifetime, ...] = ()

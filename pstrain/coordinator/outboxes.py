@@ -16,7 +16,7 @@ class Outboxes:
 
     def __init__(self) -> None:
         self._outboxes: dict[int, Outbox] = {}
-        self._resources: dict[str, bytes] = {}
+        self._resources: dict[str, tuple[bytes, object]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._outboxes)
@@ -28,7 +28,7 @@ class Outboxes:
 
     def open(self, trainer: int, outbox: Outbox) -> None:
         """Adds a trainer that has connected, and sends it the iterators in use."""
-        for resource_id, pickled in list(self._resources.items()):
+        for resource_id, (pickled, _) in list(self._resources.items()):
             outbox.put(DefineResource(resource_id, pickled))
         self._outboxes[trainer] = outbox
 
@@ -58,9 +58,12 @@ class Outboxes:
         for outbox in self._outboxes.values():
             outbox.put(item)
 
-    def define(self, resource_id: str, pickled: bytes) -> None:
-        """Has every trainer make an iterator, also trainers that connect later."""
-        self._resources[resource_id] = pickled
+    def define(self, resource_id: str, pickled: bytes, kept: object = None) -> None:
+        """Has every trainer make an iterator, also trainers that connect later.
+
+        ``kept``: what the pickled form refers to, which must live until :meth:`drop`.
+        """
+        self._resources[resource_id] = pickled, kept
         self.put_all(DefineResource(resource_id, pickled))
 
     def drop(self, resource_id: str) -> None:

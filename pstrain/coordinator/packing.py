@@ -6,6 +6,7 @@ what is packed is small enough to travel.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
@@ -21,11 +22,16 @@ from pstrain.vocabulary import CLOSURE_MAX_BYTES
 
 
 class Arguments(NamedTuple):
-    """The pickled arguments of a call, the RemoteValues in them, and the ids of iterators."""
+    """The pickled arguments of a call, the RemoteValues in them, and the ids of iterators.
+
+    ``kept``: the iterators, and lifetimes of variables. The pickled form refers to them, whatever
+    the program makes of the arguments meanwhile.
+    """
 
     pickled: bytes = b""
     inputs: tuple[RemoteValue, ...] = ()
     iterators: frozenset[str] = frozenset()
+    kept: tuple[object, ...] = ()
 
 
 NO_ARGUMENTS: Final = Arguments()
@@ -39,39 +45,41 @@ class Packer:
 
     def function(self, fn: Callable[..., Any]) -> Pickled:
         """Pickles a function with all that it captures."""
-        captured: dict[int, Lifetime] = {}
-
-        def reference(value: object) -> tuple[str, ...] | None:
-            if isinstance(value, BaseVariable) and value.lifetime is not None:
-                captured[value.spec.id] = value.lifetime
-            return self._reference(value)
-
-        pickled = pickling.dumps_function(fn, reference)
-        return Pickled(_bounded("what is captured by", fn, pickled), tuple(captured.values()))
+        lifetimes: set[Lifetime] = set()
+        pickled = pickling.dumps_function(fn, functools.partial(self._reference, lifetimes))
+        return Pickled(_bounded("what is captured by", fn, pickled), tuple(lifetimes))
 
     def arguments(self, fn: Callable[..., Any], arguments: object, owner: Owner) -> Arguments:
         """Pickles the arguments of one call of ``fn``.
 
         The pickled arguments refer to the RemoteValues in them by their positions.
         """
-        iterators: set[str] = set()
+        lifetimes: set[Lifetime] = set()
+        iterators: dict[str, PerWorkerIterator] = {}
 
         def reference(value: object) -> tuple[str, ...] | None:
             if isinstance(value, PerWorkerIterator):
-                iterators.add(value.resource_id)
-            return self._reference(value)
+                iterators[value.resource_id] = value
+            return self._reference(lifetimes, value)
 
         found = InputValues(owner, reference)
         pickled = _bounded("the arguments of", fn, pickling.dumps(arguments, found.reference))
-        return Arguments(pickled, found.values, frozenset(iterators))
+        kept = *lifetimes, *iterators.values()
+        return Arguments(pickled, found.values, frozenset(iterators), kept)
 
-    def dataset(self, source: tuple[Any, ...]) -> bytes:
-        """Pickles (dataset, epoch, positions by trainer)."""
-        pickled = pickling.dumps_function(source, self._reference)
-        return _bounded("the dataset of", source[0], pickled)
+    def dataset(self, source: tuple[Any, ...]) -> Pickled:
+        """Pickles (dataset, epoch, positions by trainer), with all that they capture."""
+        lifetimes: set[Lifetime] = set()
+        pickled = pickling.dumps_function(source, functools.partial(self._reference, lifetimes))
+        return Pickled(_bounded("the dataset of", source[0], pickled), tuple(lifetimes))
 
-    def _reference(self, value: object) -> tuple[str, ...] | None:
-        """Returns the reference to an object that the trainer has; None to pickle ``value``."""
+    def _reference(self, lifetimes: set[Lifetime], value: object) -> tuple[str, ...] | None:
+        """Returns the reference to an object that the trainer has; None to pickle ``value``.
+
+        Adds the lifetimes of variables to ``lifetimes``.
+        """
+        if isinstance(value, BaseVariable) and value.lifetime is not None:
+            lifetimes.add(value.lifetime)
         if isinstance(value, PerWorkerIterator):
             value.note_use()
             return ("resource", value.resource_id)

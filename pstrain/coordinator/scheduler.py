@@ -218,10 +218,11 @@ class Scheduler:
                 f"{core.label_of(closure)}, which {whereabouts(core.state, closure, core.label_of)}"
             )
 
-    def add_resource(self, resource_id: str, pickled: bytes) -> None:
+    def add_resource(self, resource_id: str, pickled: bytes, kept: object = None) -> None:
+        """Has every trainer make an iterator; ``kept`` lives until :meth:`drop_resource`."""
         core = self._core
         with core.changed:
-            core.outboxes.define(resource_id, pickled)
+            core.outboxes.define(resource_id, pickled, kept)
             core.apply(decide.renew_data(core.state))
             core.make_progress()
 

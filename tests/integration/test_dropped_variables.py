@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 
 import pstrain as ps
+from dataservice import Dataset
+from dataservice.runtime import retry
 from pstrain.errors import NotFoundError
 from tests.waiting import wait_until
 
@@ -85,6 +87,52 @@ def test_a_waiting_closure_keeps_what_only_it_refers_to(
     assert [is_on_servers(strategy, spec) for spec in specs] == [False, False]
 
 
+def test_a_waiting_closure_keeps_what_the_program_takes_out_of_its_arguments(
+    strategy: ps.ParameterServerStrategy, coordinator: ps.ClusterCoordinator
+) -> None:
+    with strategy.scope():
+        box = [ps.Variable(1.0)]
+    values = [coordinator.schedule(lambda held: float(held[0].numpy()), (box,)) for _ in range(20)]
+    box.clear()
+    with strategy.scope():
+        ps.Variable(0.0)
+    coordinator.join(DEADLINE_S)
+    assert [value.fetch() for value in values] == [1.0] * 20
+
+
+def test_an_iterator_keeps_the_variables_that_its_dataset_function_reads(
+    strategy: ps.ParameterServerStrategy, coordinator: ps.ClusterCoordinator
+) -> None:
+    with strategy.scope():
+        table = ps.Variable(np.arange(3.0))
+
+    def dataset() -> Dataset:
+        return Dataset.from_numpy({"x": table.numpy()}).batch(3)
+
+    spec = table.spec
+    iterator = iter(coordinator.create_per_worker_dataset(dataset))
+    with strategy.scope():
+        table = ps.Variable(np.zeros(3))
+        ps.Variable(0.0)
+    taken = coordinator.schedule(lambda rows: next(rows)["x"].to_pylist(), (iterator,))
+    assert taken.fetch() == [0.0, 1.0, 2.0]
+    del iterator
+    coordinator.join(DEADLINE_S)
+    assert not is_on_servers(strategy, spec)
+
+
+def test_a_waiting_closure_keeps_the_iterator_that_its_function_captured(
+    coordinator: ps.ClusterCoordinator,
+) -> None:
+    data = coordinator.create_per_worker_dataset(Dataset.range(20).batch(1))
+
+    def epoch() -> list[ps.RemoteValue]:
+        rows = iter(data)
+        return [coordinator.schedule(lambda: next(rows)["id"].to_pylist()) for _ in range(20)]
+
+    assert sorted(value.fetch()[0] for value in epoch()) == list(range(20))
+
+
 def test_a_function_keeps_the_variables_with_which_it_was_sent(
     strategy: ps.ParameterServerStrategy, coordinator: ps.ClusterCoordinator
 ) -> None:
@@ -110,8 +158,13 @@ def test_a_function_keeps_the_variables_with_which_it_was_sent(
 
 
 def test_a_dropped_variable_is_there_for_closures_that_run_again(
-    cluster: ps.LocalCluster, strategy: ps.ParameterServerStrategy, tmp_path: pathlib.Path
+    cluster: ps.LocalCluster,
+    strategy: ps.ParameterServerStrategy,
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    # Every wait for the lost server is logged, and pytest keeps what is logged, with the errors.
+    monkeypatch.setattr(retry, "FIRST_NOTICE_S", 0.0)
     with strategy.scope():
         kept, dropped = ps.Variable(np.zeros(2)), ps.Variable(np.zeros(2))
     manager = ps.CheckpointManager(ps.Checkpoint(kept=kept), str(tmp_path), max_to_keep=2)
