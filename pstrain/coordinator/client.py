@@ -10,6 +10,7 @@ import functools
 import inspect
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -257,9 +258,11 @@ class ClusterCoordinator(metaclass=_OnePerStrategy):
         """
         positive(progress_interval_s, "progress_interval_s")
         check_callable("progress", progress, optional=True)
-        left_s = limit_s(timeout)
+        left_s, began_s = limit_s(timeout), time.monotonic()
         self._scheduler.wait_idle(left_s, progress, progress_interval_s)
-        self.strategy.parameters.drop_ended()
+        if left_s is not None:
+            left_s -= time.monotonic() - began_s
+        self.strategy.parameters.drop_ended(left_s)
 
     def done(self) -> bool:
         """True if nothing is queued or in flight; raises the first error of closures that ended."""

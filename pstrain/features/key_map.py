@@ -257,6 +257,13 @@ class KeyMaps:
         """Marks a variable as one whose values are keys."""
         self._variables.add(variable)
 
+    def drop(self, variables: Iterable[int]) -> None:
+        """Drops all that is known of variables that are no more."""
+        with self._lock:
+            for variable in variables:
+                self._variables.discard(variable)
+                self._maps.pop(variable, None)
+
     def of(self, variable: int, fields: KeyFields) -> KeyMap:
         """Returns the map of a variable; a new one without rows after :meth:`forget`."""
         with self._lock:

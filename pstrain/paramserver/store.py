@@ -99,8 +99,9 @@ class Store:
             raise
         if not left:
             with self._lock:
-                self._unfilled.pop(key, None)
-                self._shards.setdefault(key, shard)
+                # It is not there if it was deleted meanwhile, or was complete before.
+                if self._unfilled.pop(key, None) is shard:
+                    self._shards[key] = shard
         return left
 
     def make_slots(self, shards: Sequence[Shard], optimizer: OptimizerSpec) -> int:
@@ -125,10 +126,11 @@ class Store:
         deleted = set(variables)
         if not deleted:
             return
+        # Kept until the lock is free again: to free the memory of a large table takes a while.
+        removed: list[Shard] = []
         with self._lock:
             for shards in (self._shards, self._unfilled):
-                for key in [key for key in shards if key[0] in deleted]:
-                    del shards[key]
+                removed += [shards.pop(key) for key in list(shards) if key[0] in deleted]
 
     def shard(self, variable: int, index: int) -> Shard:
         """Returns the shard; raises NotFoundError, with the usual reason, if it is not here."""

@@ -8,7 +8,6 @@ never sent twice.
 from __future__ import annotations
 
 import functools
-import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -19,7 +18,6 @@ from numpy.typing import NDArray
 from dataservice.runtime.auth import TlsConfig
 from pstrain.config import ParameterConfig
 from pstrain.consistency import ASYNC, Consistency
-from pstrain.errors import DataServiceError
 from pstrain.features.eviction import Eviction, evict
 from pstrain.features.key_map import KeyMaps, KeyQuery
 from pstrain.paramserver import messages, transport
@@ -31,6 +29,7 @@ from pstrain.trainer.consistent_reads import (
     consistent_read,
     never_restored,
 )
+from pstrain.trainer.dropping import drop_ended
 from pstrain.trainer.key_messages import ServerSteps, claim, count_keys
 from pstrain.trainer.loading import load
 from pstrain.trainer.outgoing import Answers, Pulls, Push, assignment, several, with_rows
@@ -58,8 +57,6 @@ from pstrain.vocabulary import (
     VariableSpec,
     spec_to_json,
 )
-
-logger = logging.getLogger(__name__)
 
 _KEPT_MAX_BYTES = 64 << 10
 
@@ -119,23 +116,17 @@ class RemoteParameters(ServerSession):
         self._answers({ps: with_rows(header, spec, rows) for ps, header in headers.items()})
         self._initial_values[spec.id] = [(0, value.copy())]
 
-    def drop_ended(self) -> None:
-        """Drops the variables whose lifetimes have ended; later, if servers do not answer now."""
-        ended = self.lifetimes.take_ended()
-        if not ended:
-            return
-        deleted: dict[int, Header] = {}
-        for spec in ended:
-            for ps in {shard.ps for shard in spec.shards}:
-                deleted.setdefault(ps, {"kind": "delete", "variables": []})
-                deleted[ps]["variables"].append(spec.id)
-        try:
-            self._answers({ps: (header, None) for ps, header in deleted.items()})
-        except DataServiceError as error:
-            self.lifetimes.put_back(ended)
-            logger.warning("dropped variables are still on parameter servers: %s", error)
-        for spec in ended:
+    def drop_ended(self, within_s: float | None = None) -> None:
+        """Drops the variables whose lifetimes have ended; later, if servers do not answer soon.
+
+        ``within_s``: how long this may take; never more than a few seconds.
+        """
+        dropped = drop_ended(self.lifetimes, self.ask_all, within_s)
+        for spec in dropped:
             self._initial_values.pop(spec.id, None)
+            for index in range(len(spec.shards)):
+                self._wholes.pop((spec.id, index), None)
+        self.key_maps.drop(spec.id for spec in dropped)
 
     def set_initial_values(self, spec: VariableSpec, value: Array, start: int = 0) -> None:
         self.assign(spec, "set", value, start)

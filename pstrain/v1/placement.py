@@ -86,7 +86,7 @@ class WorkerParameters(RemoteParameters):
             attempt,
         )
 
-    def drop_ended(self) -> None:
+    def drop_ended(self, within_s: float | None = None) -> None:
         """Does nothing: other workers may refer to variables to which this one does not."""
 
     def assign(self, spec: VariableSpec, op: str, value: Any, start: int = 0) -> None:

@@ -60,7 +60,9 @@ class LocalParameters:
         return next(self._ids)
 
     def create(self, spec: VariableSpec, value: Array | None = None) -> None:
-        self._store.delete([ended.id for ended in self.lifetimes.take_ended()])
+        ended = [spec.id for spec in self.lifetimes.take_ended()]
+        self._store.delete(ended)
+        self.key_maps.drop(ended)
         rows = None if value is None else as_rows(spec, value, spec.rows)
         for index, shard in enumerate(spec.shards):
             part = None if rows is None else rows[shard.row_start : shard.row_stop]

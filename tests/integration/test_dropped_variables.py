@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import gc
+import os
 import pathlib
+import signal
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -215,3 +218,24 @@ def test_variables_end_in_any_thread_and_in_the_middle_of_collections(
         last = ps.Variable(1.0)
     assert strategy.variables == (last,)
     assert held_bytes(strategy) == 4
+
+
+def test_join_does_not_wait_for_a_frozen_server_to_drop_a_variable(
+    strategy: ps.ParameterServerStrategy, coordinator: ps.ClusterCoordinator
+) -> None:
+    with strategy.scope():
+        variable: Any = ps.Variable([1.0, 2.0])
+    spec = variable.spec
+    coordinator.join(DEADLINE_S)
+    pid = int(strategy.parameters.status(0)["pid"])
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        del variable
+        began_s = time.monotonic()
+        coordinator.join(0.5)
+        took_s = time.monotonic() - began_s
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert took_s < strategy.parameters.config.request_timeout_s / 3
+    coordinator.join(DEADLINE_S)
+    assert not is_on_servers(strategy, spec)

@@ -260,3 +260,42 @@ def test_quiet_waits_for_changes_in_progress_and_blocks_new_ones() -> None:
 def test_optimizer_rule_with_missing_parameters_is_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="needs epsilon; missing: epsilon"):
         Shard(make_spec(), 0).check_rule(LACKING)
+
+
+# -- deleting
+
+
+def test_deleted_variable_has_no_shards_left() -> None:
+    store = Store()
+    for variable in (1, 2):
+        for index in (0, 1):
+            store.create(make_spec(cuts=(4,), id=variable), index)
+    store.delete([1, 3])
+    store.delete([1])
+    assert [(shard.spec.id, shard.index) for shard in store.shards()] == [(2, 0), (2, 1)]
+    with pytest.raises(NotFoundError):
+        store.shard(1, 0)
+
+
+def test_variable_that_is_deleted_while_it_is_made_does_not_appear(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As its program may have been interrupted, and drops what it had begun to make."""
+    store, fill = Store(), Shard.fill
+
+    def fill_and_delete(shard: Shard, size_bytes: int) -> int:
+        store.delete([shard.spec.id])
+        return fill(shard, size_bytes)
+
+    monkeypatch.setattr(Shard, "fill", fill_and_delete)
+    assert store.make(make_spec(), 0) == 0
+    assert store.shards() == []
+
+
+def test_step_that_was_checked_before_is_made_on_a_deleted_variable() -> None:
+    store = Store()
+    shard = store.create(make_spec(), 0)
+    step = store.checked_update([ShardUpdate(shard, ids(1), ones(1))], SGD, None)
+    store.delete([1])
+    store.apply([step])
+    assert store.shards() == []

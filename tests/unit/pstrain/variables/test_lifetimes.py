@@ -76,6 +76,17 @@ def test_a_trained_model_that_is_dropped_leaves_no_values() -> None:
         assert len(parameters._store.shards()) == 1
 
 
+def test_what_is_known_of_the_keys_of_a_dropped_lookup_is_dropped() -> None:
+    with local_parameters() as parameters:
+        lookup = ps.layers.OnlineLookup(8)
+        lookup([5, 6], training=True)
+        assert parameters.key_maps._maps
+        del lookup
+        gc.collect()
+        ps.Variable(0.0)
+        assert not parameters.key_maps._maps
+
+
 def test_a_variable_that_could_not_be_made_is_dropped() -> None:
     with local_parameters() as parameters:
         parameters.create = fail  # type: ignore[method-assign]
