@@ -61,6 +61,8 @@ class Requests:
         self._trainer = trainer
         self._session, self._incarnation = session, incarnation
         self._sent = SentFunctions()
+        # A trainer whose stream begins knows no values yet.
+        self._told = len(servers.dropped)
         self.is_over = False
 
     def listen(self, wake: Callable[[], None]) -> None:
@@ -78,6 +80,9 @@ class Requests:
             is_traced=self._scheduler.is_traced,
             dropped_function_ids=self._sent.forget(),
         )
+        if len(self._servers.dropped) > self._told:
+            request.dropped_variables.extend(self._servers.dropped[self._told :])
+            self._told += len(request.dropped_variables)
         self._fill(request, order)
         # Read as late as possible: no closure of it may use key rows from before a restore.
         request.key_generation = self._servers.key_maps.generation

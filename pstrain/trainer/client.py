@@ -29,7 +29,7 @@ from pstrain.trainer.consistent_reads import (
     consistent_read,
     never_restored,
 )
-from pstrain.trainer.dropping import drop_ended
+from pstrain.trainer.dropping import drop_ended, forget_those_of
 from pstrain.trainer.key_messages import ServerSteps, claim, count_keys
 from pstrain.trainer.loading import load
 from pstrain.trainer.outgoing import Answers, Pulls, Push, assignment, several, with_rows
@@ -85,6 +85,8 @@ class RemoteParameters(ServerSession):
         self._wholes: dict[tuple[int, int], tuple[int, Array]] = {}
         self._has_slots: set[tuple[int, str]] = set()
         self._initial_values: dict[int, list[tuple[int, Array]]] = {}
+        self.dropped: list[int] = []
+        """Ids of the variables that were dropped, which trainers are told to forget too."""
         self.undropped_snapshots: list[str] = []
         self.key_maps = KeyMaps()
         self.lifetimes = Lifetimes()
@@ -121,12 +123,16 @@ class RemoteParameters(ServerSession):
 
         ``within_s``: how long this may take; never more than a few seconds.
         """
-        dropped = drop_ended(self.lifetimes, self.ask_all, within_s)
-        for spec in dropped:
-            self._initial_values.pop(spec.id, None)
-            for index in range(len(spec.shards)):
-                self._wholes.pop((spec.id, index), None)
-        self.key_maps.drop(spec.id for spec in dropped)
+        dropped = [spec.id for spec in drop_ended(self.lifetimes, self.ask_all, within_s)]
+        self.dropped += dropped
+        self.forget_variables(dropped)
+
+    def forget_variables(self, variables: Sequence[int]) -> None:
+        """Forgets what is known here of variables that were dropped."""
+        for variable in variables:
+            self._initial_values.pop(variable, None)
+        forget_those_of(variables, self._wholes)
+        self.key_maps.drop(variables)
 
     def set_initial_values(self, spec: VariableSpec, value: Array, start: int = 0) -> None:
         self.assign(spec, "set", value, start)

@@ -7,7 +7,7 @@ answer holds the program up for a short time only.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from pstrain.errors import DataServiceError
@@ -41,6 +41,13 @@ def drop_ended(
         if not dropped:
             lifetimes.put_back(ended)
     return dropped
+
+
+def forget_those_of(variables: Iterable[int], known: dict[tuple[int, int], Any]) -> None:
+    """Removes what is ``known`` by (variable id, shard index); other threads may add to it."""
+    dropped = set(variables)
+    for key in [key for key in tuple(known) if key[0] in dropped]:
+        known.pop(key, None)
 
 
 def _messages(ended: list[VariableSpec]) -> dict[int, Header]:

@@ -101,6 +101,8 @@ class TrainerSession:
 
     def define(self, request: pb.RunRequest) -> None:
         self._parameters.key_maps.advance(request.key_generation)
+        if request.dropped_variables:
+            self._parameters.forget_variables(request.dropped_variables)
         for function_id in request.dropped_function_ids:
             self._functions.pop(function_id, None)
         for function in request.functions:

@@ -81,7 +81,7 @@ class Closure(_message.Message):
     def __init__(self, id: _Optional[int] = ..., attempt: _Optional[int] = ..., function_id: _Optional[str] = ..., pickled_arguments: _Optional[bytes] = ..., parts_decided: _Optional[int] = ..., inputs: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class RunRequest(_message.Message):
-    __slots__ = ("session", "functions", "resources", "dropped_resource_ids", "closures", "low_water", "settled", "dropped", "cancelled", "incarnation", "key_generation", "is_traced", "dropped_function_ids", "positions_of")
+    __slots__ = ("session", "functions", "resources", "dropped_resource_ids", "closures", "low_water", "settled", "dropped", "cancelled", "incarnation", "key_generation", "dropped_variables", "is_traced", "dropped_function_ids", "positions_of")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     FUNCTIONS_FIELD_NUMBER: _ClassVar[int]
     RESOURCES_FIELD_NUMBER: _ClassVar[int]
@@ -93,6 +93,7 @@ class RunRequest(_message.Message):
     CANCELLED_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     KEY_GENERATION_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_VARIABLES_FIELD_NUMBER: _ClassVar[int]
     IS_TRACED_FIELD_NUMBER: _ClassVar[int]
     DROPPED_FUNCTION_IDS_FIELD_NUMBER: _ClassVar[int]
     POSITIONS_OF_FIELD_NUMBER: _ClassVar[int]
@@ -107,10 +108,11 @@ class RunRequest(_message.Message):
     cancelled: _containers.RepeatedCompositeFieldContainer[RunId]
     incarnation: int
     key_generation: int
+    dropped_variables: _containers.RepeatedScalarFieldContainer[int]
     is_traced: bool
     dropped_function_ids: _containers.RepeatedScalarFieldContainer[str]
     positions_of: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, session: _Optional[str] = ..., functions: _Optional[_Iterable[_Union[Definition, _Mapping]]] = ..., resources: _Optional[_Iterable[_Union[Definition, _Mapping]]] = ..., dropped_resource_ids: _Optional[_Iterable[str]] = ..., closures: _Optional[_Iterable[_Union[Closure, _Mapping]]] = ..., low_water: _Optional[int] = ..., settled: _Optional[_Iterable[int]] = ..., dropped: _Optional[_Iterable[_Union[RunId, _Mapping]]] = ..., cancelled: _Optional[_Iterable[_Union[RunId, _Mapping]]] = ..., incarnation: _Optional[int] = ..., key_generation: _Optional[int] = ..., is_traced: bool = ..., dropped_function_ids: _Optional[_Iterable[str]] = ..., positions_of: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, session: _Optional[str] = ..., functions: _Optional[_Iterable[_Union[Definition, _Mapping]]] = ..., resources: _Optional[_Iterable[_Union[Definition, _Mapping]]] = ..., dropped_resource_ids: _Optional[_Iterable[str]] = ..., closures: _Optional[_Iterable[_Union[Closure, _Mapping]]] = ..., low_water: _Optional[int] = ..., settled: _Optional[_Iterable[int]] = ..., dropped: _Optional[_Iterable[_Union[RunId, _Mapping]]] = ..., cancelled: _Optional[_Iterable[_Union[RunId, _Mapping]]] = ..., incarnation: _Optional[int] = ..., key_generation: _Optional[int] = ..., dropped_variables: _Optional[_Iterable[int]] = ..., is_traced: bool = ..., dropped_function_ids: _Optional[_Iterable[str]] = ..., positions_of: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class RunId(_message.Message):
     __slots__ = ("id", "attempt")

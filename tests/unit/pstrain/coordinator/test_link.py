@@ -38,7 +38,7 @@ class LinkWithGivenReplies(TrainerLink):
         self._slots = 1
         self._stopping = threading.Event()
         self._configuration: Any = SimpleNamespace(session="s", incarnation=1)
-        self._servers: Any = SimpleNamespace(session="s")
+        self._servers: Any = SimpleNamespace(session="s", dropped=[])
         self._recovery: Any = SimpleNamespace(is_restoring=False, notice=is_server_loss)
         self._settling = SettlingTurns()
         self._functions: Any = {}

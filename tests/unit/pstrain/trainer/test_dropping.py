@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 import pytest
 
+from pstrain.coordinator.orders import Outbox, Settled
+from pstrain.coordinator.trainer_messages import Requests
 from pstrain.errors import DeadlineExceededError, ServerLostError
 from pstrain.features.key_map import KeyFields
 from pstrain.trainer.client import RemoteParameters
+from pstrain.trainer.trainer_session import TrainerSession
 from pstrain.variables.variable import Variable
 from pstrain.vocabulary import ShardSpec
+from pstrain.wire import trainer_pb2 as pb
 from tests.unit.pstrain.paramserver.shard_cases import make_spec
 
 
@@ -96,3 +102,33 @@ def test_this_process_forgets_what_was_dropped(servers: Servers) -> None:
     assert servers.key_maps.of(1, fields) is not known
     assert servers.key_maps.of(3, fields) is other
     assert not servers.key_maps.any_holds_keys([1])
+
+
+def test_trainers_are_told_once_what_was_dropped_since_their_streams_began(
+    servers: Servers,
+) -> None:
+    servers.dropped = [7, 8]
+    outbox = Outbox()
+    scheduler: Any = SimpleNamespace(trainers=SimpleNamespace(low_water=lambda: 0), is_traced=False)
+    requests = Requests(
+        outbox, scheduler, WeakValueDictionary(), servers, trainer=0, session="s", incarnation=1
+    )
+    told = []
+    for _ in range(3):
+        outbox.put(Settled((1,)))
+        request: Any = requests.take()
+        told.append(list(request.dropped_variables))
+        servers.drop_ended()
+    assert told == [[], [1, 2], []]
+
+
+def test_a_trainer_forgets_what_it_is_told_was_dropped(servers: Servers) -> None:
+    configuration = pb.ConfigureRequest(session="s", trainer_count=1)
+    session = TrainerSession(configuration, servers)
+    for variable in (1, 2):
+        servers._wholes[variable, 0] = (7, np.ones((4, 3), np.float32))
+    known = servers.key_maps.of(1, KeyFields.of([4], [1]))
+    session.define(pb.RunRequest(dropped_variables=[1, 5]))
+    assert list(servers._wholes) == [(2, 0)]
+    assert servers.key_maps.of(1, KeyFields.of([4], [1])) is not known
+    session.close()
