@@ -232,7 +232,7 @@ class ClusterCoordinator(metaclass=_OnePerStrategy):
         return self._scheduler.submit(
             found.function.id,
             packed.pickled,
-            (fn, found, arguments, packed.kept),
+            (found, arguments, packed.referred),
             trainer,
             name=found.function.name,
             deadline_s=deadline_s,

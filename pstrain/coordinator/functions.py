@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from pstrain.serialization import pickling
-from pstrain.variables.lifetimes import Lifetime
 
 _REMEMBERED: Final = 1_024
 _MAX_BYTES: Final = 256 << 20
@@ -35,17 +34,20 @@ PickledFunctions = weakref.WeakValueDictionary[str, PickledFunction]
 
 
 class Pickled(NamedTuple):
-    """A function or a dataset, pickled, and the lifetimes of the variables that it captures."""
+    """A function or a dataset, pickled, and what it captures that must live as long as it.
+
+    That is lifetimes of variables, and iterators.
+    """
 
     data: bytes
-    captured: tuple[Lifetime, ...] = ()
+    captured: tuple[object, ...] = ()
 
 
 class FoundFunction(NamedTuple):
-    """A function to be sent; what holds it holds the variables that it was pickled with."""
+    """A function to be sent; what holds it holds what the function captured."""
 
     function: PickledFunction
-    captured: tuple[Lifetime, ...]
+    captured: tuple[object, ...]
 
 
 class KnownFunctions:
@@ -58,7 +60,7 @@ class KnownFunctions:
         self._known_bytes = 0
         # By the id of a function that still exists. An entry ends with its function, at any moment
         # and in any thread, so single operations change it without the lock.
-        self._captured: dict[int, tuple[Lifetime, ...]] = {}
+        self._captured: dict[int, tuple[object, ...]] = {}
         self._lock = threading.Lock()
 
     def find(self, fn: Callable[..., Any], dump: Callable[[Any], Pickled]) -> FoundFunction:

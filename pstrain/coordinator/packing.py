@@ -24,17 +24,19 @@ from pstrain.vocabulary import CLOSURE_MAX_BYTES
 class Arguments(NamedTuple):
     """The pickled arguments of a call, the RemoteValues in them, and the ids of iterators.
 
-    ``kept``: the iterators, and lifetimes of variables. The pickled form refers to them, whatever
-    the program makes of the arguments meanwhile.
+    ``referred``: the iterators, and lifetimes of variables, which the pickled form refers to
+    whatever the program makes of the arguments meanwhile.
     """
 
     pickled: bytes = b""
     inputs: tuple[RemoteValue, ...] = ()
     iterators: frozenset[str] = frozenset()
-    kept: tuple[object, ...] = ()
+    referred: tuple[object, ...] = ()
 
 
 NO_ARGUMENTS: Final = Arguments()
+
+_Referred = dict[int, Lifetime | PerWorkerIterator]
 
 
 class Packer:
@@ -45,42 +47,38 @@ class Packer:
 
     def function(self, fn: Callable[..., Any]) -> Pickled:
         """Pickles a function with all that it captures."""
-        lifetimes: set[Lifetime] = set()
-        pickled = pickling.dumps_function(fn, functools.partial(self._reference, lifetimes))
-        return Pickled(_bounded("what is captured by", fn, pickled), tuple(lifetimes))
+        referred: _Referred = {}
+        pickled = pickling.dumps_function(fn, functools.partial(self._reference, referred))
+        return Pickled(_bounded("what is captured by", fn, pickled), tuple(referred.values()))
 
     def arguments(self, fn: Callable[..., Any], arguments: object, owner: Owner) -> Arguments:
         """Pickles the arguments of one call of ``fn``.
 
         The pickled arguments refer to the RemoteValues in them by their positions.
         """
-        lifetimes: set[Lifetime] = set()
-        iterators: dict[str, PerWorkerIterator] = {}
-
-        def reference(value: object) -> tuple[str, ...] | None:
-            if isinstance(value, PerWorkerIterator):
-                iterators[value.resource_id] = value
-            return self._reference(lifetimes, value)
-
-        found = InputValues(owner, reference)
+        referred: _Referred = {}
+        found = InputValues(owner, functools.partial(self._reference, referred))
         pickled = _bounded("the arguments of", fn, pickling.dumps(arguments, found.reference))
-        kept = *lifetimes, *iterators.values()
-        return Arguments(pickled, found.values, frozenset(iterators), kept)
+        iterators = frozenset(
+            each.resource_id for each in referred.values() if isinstance(each, PerWorkerIterator)
+        )
+        return Arguments(pickled, found.values, iterators, tuple(referred.values()))
 
     def dataset(self, source: tuple[Any, ...]) -> Pickled:
         """Pickles (dataset, epoch, positions by trainer), with all that they capture."""
-        lifetimes: set[Lifetime] = set()
-        pickled = pickling.dumps_function(source, functools.partial(self._reference, lifetimes))
-        return Pickled(_bounded("the dataset of", source[0], pickled), tuple(lifetimes))
+        referred: _Referred = {}
+        pickled = pickling.dumps_function(source, functools.partial(self._reference, referred))
+        return Pickled(_bounded("the dataset of", source[0], pickled), tuple(referred.values()))
 
-    def _reference(self, lifetimes: set[Lifetime], value: object) -> tuple[str, ...] | None:
+    def _reference(self, referred: _Referred, value: object) -> tuple[str, ...] | None:
         """Returns the reference to an object that the trainer has; None to pickle ``value``.
 
-        Adds the lifetimes of variables to ``lifetimes``.
+        Adds what must live as long as the pickled form is used to ``referred``.
         """
         if isinstance(value, BaseVariable) and value.lifetime is not None:
-            lifetimes.add(value.lifetime)
+            referred[id(value.lifetime)] = value.lifetime
         if isinstance(value, PerWorkerIterator):
+            referred[id(value)] = value
             value.note_use()
             return ("resource", value.resource_id)
         if isinstance(value, RemoteValue):

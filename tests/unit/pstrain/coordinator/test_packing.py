@@ -75,10 +75,24 @@ def test_dataset_and_function_keep_what_they_captured(packer: Packer, lifetimes:
         return first, second.to_be_trained(False)
 
     for pack in (packer.function, lambda source: packer.dataset((source, 0, {}))):
-        packed = pack(of_both)
-        assert {each.spec.id for each in packed.captured} == {0, 1}
+        captured: Any = pack(of_both).captured
+        assert {each.spec.id for each in captured} == {0, 1}
+
+
+def test_a_function_keeps_the_iterator_that_it_captured(packer: Packer) -> None:
+    trainers: Any = Trainers()
+
+    def pack_capturing() -> tuple[str, Any]:
+        iterator = PerWorkerIterator([], 0, trainers, print)
+        return iterator.resource_id, packer.function(lambda: iterator)
+
+    name, packed = pack_capturing()
+    gc.collect()
+    assert trainers.dropped == []
+    del packed
+    assert trainers.dropped == [name]
 
 
 def test_variables_of_another_process_have_no_lifetime_to_keep(packer: Packer) -> None:
     variable = new_handle(Variable, make_spec(4), packer._strategy.parameters, 0, 4)
-    assert packer.arguments(len, ((variable,), {}), OWNER).kept == ()
+    assert packer.arguments(len, ((variable,), {}), OWNER).referred == ()
