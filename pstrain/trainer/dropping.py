@@ -46,8 +46,9 @@ def drop_ended(
 def forget_those_of(variables: Iterable[int], known: dict[tuple[int, int], Any]) -> None:
     """Removes what is ``known`` by (variable id, shard index); other threads may add to it."""
     dropped = set(variables)
-    for key in [key for key in tuple(known) if key[0] in dropped]:
-        known.pop(key, None)
+    for key in known.copy():
+        if key[0] in dropped:
+            known.pop(key, None)
 
 
 def _messages(ended: list[VariableSpec]) -> dict[int, Header]:

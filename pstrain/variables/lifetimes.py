@@ -51,7 +51,7 @@ class Lifetimes:
 
     def living(self) -> list[Lifetime]:
         """Returns the lifetimes of the variables that are made, in the order of their beginning."""
-        found = [reference() for reference in tuple(self._begun.values())]
+        found = [reference() for reference in self._begun.copy().values()]
         return [each for each in found if each is not None and each.first_handle is not None]
 
     def take_ended(self) -> list[VariableSpec]:
