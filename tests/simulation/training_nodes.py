@@ -52,6 +52,11 @@ class ServerNode(Process):
         """The server's current session; None if it holds nothing."""
         return self._sessions.identity()["session"]
 
+    @property
+    def incarnation(self) -> str:
+        """Which process of the server this is."""
+        return str(self._sessions.identity()["incarnation"])
+
     def restart(self) -> None:
         """Starts another process, which holds nothing."""
         if not self.alive:
@@ -62,9 +67,11 @@ class ServerNode(Process):
         self._sessions = Sessions()
         self._begin(session)
 
-    def _begin(self, session: str | None, replaced: str | None = None) -> None:
+    def _begin(
+        self, session: str | None, replaced: str | None = None, incarnation: str | None = None
+    ) -> None:
         if session is not None:
-            self._sessions.begin(session, replaced)
+            self._sessions.begin(session, replaced, incarnation)
         self.store.ps = self._number
         make_values(self.store)
         make_counter(self.store, self.world.servers_expected)
@@ -92,7 +99,7 @@ class ServerNode(Process):
     def _act(self, request: dict[str, Any]) -> dict[str, Any]:
         match request["action"]:
             case "reset":
-                self._begin(request["session"], request["replaced"])
+                self._begin(request["session"], request["replaced"], request["incarnation"])
                 return {"ends_with_program": False}
             case "advance":
                 self._sessions.store(request["session"]).advance(request["low_water"])

@@ -19,6 +19,7 @@ from pstrain.coordinator.server_recovery import ServerRecovery
 from pstrain.errors import (
     DataServiceError,
     DeadlineExceededError,
+    ServerRestartedError,
     UnavailableError,
 )
 from tests.simulation.fibers import Fiber, Lock, wait
@@ -127,12 +128,13 @@ class Strategy:
         self._number += 1
         old = self.session
         self.parameters.change_session(f"{FIRST_SESSION}-{self._number:04d}")
-        for ps in range(len(self.parameters.addresses)):
+        for ps, server in enumerate(self._node.world.servers):
             while True:
                 try:
-                    self.parameters.begin_session(ps, old)
+                    # As in a status: a request that is late begins nothing on a restarted server.
+                    self.parameters.begin_session(ps, old, server.incarnation)
                     break
-                except (UnavailableError, DeadlineExceededError):
+                except (UnavailableError, DeadlineExceededError, ServerRestartedError):
                     wait(0.1)
 
 
