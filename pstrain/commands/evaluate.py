@@ -32,6 +32,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run(args: argparse.Namespace) -> int:
     from pstrain.output.console import Console
     from pstrain.tabular.files import replacing_remedy
+    from pstrain.tabular.measures import scores_of
     from pstrain.tabular.scoring import evaluate
 
     console = Console(as_json=args.json)
@@ -40,24 +41,18 @@ def run(args: argparse.Namespace) -> int:
         scores = evaluate(
             args.folder, args.data, args.batch_size, args.types, args.delimiter, args.group
         )
-    grouped = {"GAUC": "gauc", "NDCG at 10": "ndcg_at_10"} if args.group else {}
+    shown = scores_of(scores)
     console.table(
         "Result",
         [
-            ("AUC", f"{scores['auc']:.4f}"),
-            ("log loss", f"{scores['loss']:.4f}"),
-            ("accuracy", f"{scores['accuracy']:.4f}"),
-            *((title, f"{scores[name]:.4f}") for title, name in grouped.items()),
+            *((score.title, score.text) for score in shown),
             ("rows", f"{scores['examples']:,.0f}"),
             ("examples per second", f"{scores['examples_per_s']:,.0f}"),
         ],
     )
     console.print_result(
         {
-            "auc": round(scores["auc"], 5),
-            "logloss": round(scores["loss"], 5),
-            "accuracy": round(scores["accuracy"], 5),
-            **{name: round(scores[name], 5) for name in grouped.values()},
+            **{score.key: score.rounded for score in shown},
             "rows": int(scores["examples"]),
         }
     )

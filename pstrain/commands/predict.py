@@ -1,4 +1,4 @@
-"""``pstrain predict``: the rows of files with the predicted probability, as Parquet or CSV."""
+"""``pstrain predict``: rows of files with their predictions beside them, as Parquet or CSV."""
 
 from __future__ import annotations
 

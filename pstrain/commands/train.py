@@ -20,7 +20,7 @@ from pstrain.commands.options import (
     seed,
     share,
 )
-from pstrain.tabular.choices import MODELS, OPTIMIZERS
+from pstrain.tabular.choices import LOSSES, MODELS, OPTIMIZERS
 
 if TYPE_CHECKING:
     from pstrain.output.console import Console
@@ -51,7 +51,7 @@ def _add_files(parser: argparse.ArgumentParser) -> None:
         "--label",
         required=True,
         metavar="COLUMN",
-        help="column to predict, which must have two values",
+        help="column to predict: of two values or, with --loss mse, mae or huber, of numbers",
     )
     parser.add_argument(
         "--out",
@@ -126,6 +126,15 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
         help="sizes of the hidden layers (default: 64,32)",
     )
     model.add_argument(
+        "--loss",
+        choices=LOSSES,
+        default=LOSSES[0],
+        help="what training makes small: binary_crossentropy, of a label with two values, or, to "
+        "predict numbers, an error: squared (mse), absolute (mae), or squared near the label and "
+        "absolute beyond one standard deviation of the labels (huber) (default: "
+        f"{LOSSES[0]})",
+    )
+    model.add_argument(
         "--optimizer",
         choices=tuple(OPTIMIZERS),
         default="adagrad",
@@ -164,8 +173,8 @@ def _config(args: argparse.Namespace) -> TrainConfig:
     from pstrain.tabular.program import TrainConfig
 
     same = ("data", "out", "validation", "validation_data", "overwrite", "model", "dim", "hidden",
-            "optimizer", "learning_rate", "batch_size", "epochs", "seed", "local", "workers", "ps",
-            "data_workers", "delimiter")  # fmt: skip
+            "loss", "optimizer", "learning_rate", "batch_size", "epochs", "seed", "local",
+            "workers", "ps", "data_workers", "delimiter")  # fmt: skip
     columns = ColumnOptions(
         label=args.label,
         dense=args.dense,
@@ -175,6 +184,7 @@ def _config(args: argparse.Namespace) -> TrainConfig:
         pool=args.pooling.get("", "mean"),
         types=args.types,
         weights=args.weights,
+        predict_numbers=args.loss != LOSSES[0],
     )
     return TrainConfig(columns=columns, **{name: getattr(args, name) for name in same})
 
@@ -185,8 +195,7 @@ def _show(outcome: Outcome, out: Path, console: Console) -> None:
     console.table(
         "Result",
         [
-            ("AUC on the validation rows", f"{outcome.auc:.4f}"),
-            ("log loss on the validation rows", f"{outcome.logloss:.4f}"),
+            *((f"{score.title} on the validation rows", score.text) for score in outcome.scores),
             ("training rows, validation rows", f"{outcome.rows_train:,}, "
              f"{outcome.rows_validation:,}"),
             ("examples per second", f"{outcome.examples_per_s:,.0f}"),
@@ -200,8 +209,7 @@ def _show(outcome: Outcome, out: Path, console: Console) -> None:
 def _finish(outcome: Outcome, console: Console) -> None:
     console.print_result(
         {
-            "validation_auc": round(outcome.auc, 5),
-            "validation_logloss": round(outcome.logloss, 5),
+            **{f"validation_{score.key}": score.rounded for score in outcome.scores},
             "examples_per_s": round(outcome.examples_per_s, 1),
             "seconds": round(console.elapsed_s, 2),
             "rows_train": outcome.rows_train,

@@ -10,6 +10,7 @@ from pstrain.errors import InvalidArgumentError
 from pstrain.losses import base
 from pstrain.losses.cross_entropy import BinaryCrossentropy, sigmoid
 from pstrain.losses.regression import Huber, MeanAbsoluteError, MeanSquaredError
+from pstrain.losses.standardized import Standardized
 from pstrain.porting import foreign_names
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "Huber",
     "MeanAbsoluteError",
     "MeanSquaredError",
+    "Standardized",
     "sigmoid",
 ]
 
@@ -58,6 +60,8 @@ def from_config(config: Mapping[str, Any]) -> base.Loss:
     """Returns the loss of a model's outputs that ``get_config`` has described."""
     options = dict(config) if isinstance(config, Mapping) else {"name": config}
     name = options.pop("name", None)
+    if name == "standardized":
+        return Standardized(from_config(options.pop("loss", {})), **options)
     if name not in _BY_NAME:
         raise InvalidArgumentError(f"unknown loss {name!r}: choose one of {', '.join(_BY_NAME)}")
     return of_model(_BY_NAME[name](**options))

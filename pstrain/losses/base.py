@@ -7,7 +7,7 @@ they mean: which labels they are compared with, and what is predicted from them.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar, Final, Literal
+from typing import Any, ClassVar, Final
 
 import numpy as np
 import pyarrow as pa
@@ -37,8 +37,8 @@ class Loss(ABC):
     step computes its own scalar.
     """
 
-    link: ClassVar[Literal["sigmoid", "identity"]]
-    """What makes predictions of a model's outputs."""
+    link: str
+    """What makes predictions of a model's outputs: "sigmoid", "identity" or words of its own."""
     packed_labels: ClassVar[DTypeLike]
     """The smallest type that holds any label of a model."""
 

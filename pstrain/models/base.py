@@ -289,9 +289,10 @@ class Model(Weights, Hinting, ABC):
             return  # a subclass' own form of a configuration need not tell the loss
         saved = losses.from_config(config.get("loss", _LOG_LOSS))
         if saved.link != self.objective.link:
+            wanted = saved if isinstance(saved, losses.Standardized) else saved.get_config()["name"]
             raise InvalidArgumentError(
                 f"the model was saved with loss {saved!r}, and this one minimises "
-                f"{self.objective!r}: call compile(loss={saved.get_config()['name']!r}) before its "
+                f"{self.objective!r}: call compile(loss={wanted!r}) before its "
                 "values are restored, and compile it anew afterwards if they are only a start"
             )
 
@@ -340,7 +341,7 @@ def _as_list(metrics: Any) -> Sequence[Any]:
 def _check_measure(metrics: Sequence[Any], objective: Loss) -> None:
     """Raises InvalidArgumentError for a metric of probabilities of a model that predicts others."""
     for metric in metrics:
-        if metric.of_probabilities and objective.link == "identity":
+        if metric.of_probabilities and objective.link != "sigmoid":
             raise InvalidArgumentError(
                 f"metric {metric.name!r} measures probabilities, and with loss {objective!r} a "
                 'model predicts numbers: measure them by "rmse", "mae", "mse" or "r2_score"'

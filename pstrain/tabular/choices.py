@@ -1,4 +1,4 @@
-"""The models and optimizers that ``pstrain train`` offers, by name, with rates that suit tables.
+"""The models, losses and optimizers that ``pstrain train`` offers, with rates that suit tables.
 
 Knows nothing of files or clusters. Invariant: every model and optimizer that a name here makes can
 be saved and restored.
@@ -24,6 +24,8 @@ OPTIMIZERS: Final[dict[str, tuple[float, Optimizer]]] = {
     "ftrl": (0.05, lambda r: ps.optimizers.Ftrl(r)),
     "sgd": (0.1, lambda r: ps.optimizers.SGD(r)),
 }
+LOSSES: Final = ("binary_crossentropy", "mse", "mae", "huber")
+"""The first is of labels with two values, the others are of numbers."""
 MODELS: Final = (
     "wide_deep",
     "deep_fm",

@@ -20,7 +20,7 @@ from pstrain.errors import DataError, InvalidArgumentError
 from pstrain.features import columns
 from pstrain.features.bags import Pooling, is_list
 from pstrain.features.schema import Category, FeatureSchema
-from pstrain.tabular.preparation import Preparation, Value, weights_of
+from pstrain.tabular.preparation import Preparation, Value, numbers_of, weights_of
 
 FEW_VALUES = 256
 _MIN_BUCKETS = 64
@@ -38,6 +38,7 @@ class ColumnOptions:
     ``pooling``: by column of lists, how the embeddings of a list's values become one; ``pool`` is
     for the other columns of lists. ``types``: Arrow types of columns of text files, where their
     first rows suggest a wrong type. ``weights``: the column that says how much each row counts.
+    ``predict_numbers``: labels are any numbers, not two values.
     """
 
     label: str
@@ -48,14 +49,19 @@ class ColumnOptions:
     pool: Pooling = "mean"
     types: Mapping[str, str] = field(default_factory=dict)
     weights: str | None = None
+    predict_numbers: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
-    """The result of an inspection. ``reasons``: for each column, its role and the reason."""
+    """The result of an inspection. ``reasons``: for each column, its role and the reason.
+
+    ``label_scale``: the mean and the standard deviation of labels that are numbers.
+    """
 
     preparation: Preparation
     schema: FeatureSchema
+    label_scale: tuple[float, float] | None = None
     reasons: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -63,17 +69,18 @@ def inspect(sample: pa.Table, options: ColumnOptions) -> Findings:
     """Returns the findings over a sample of the training rows.
 
     InvalidArgumentError if a named column is missing; DataError if the label does not have two
-    values, a weight is not a finite number, or no feature is left.
+    values, or holds no numbers where it should, a weight is not a finite number, or no feature is
+    left.
     """
     _check_names(sample.schema, options)
-    negative, positive = label_values(options.label, sample[options.label])
+    labels, label_scale, meaning = _labels(sample[options.label], options)
     if options.weights is not None:
         weights_of(options.weights, sample[options.weights])
     dense: list[str] = []
     categorical: list[str] = []
     lists: list[str] = []
     kinds = {"dense": dense, "categorical": categorical, "lists": lists}
-    reasons: dict[str, str] = {options.label: f"label: {positive!r} is 1, {negative!r} is 0"}
+    reasons: dict[str, str] = {options.label: f"label: {meaning}"}
     for name in sample.schema.names:
         if name != options.label:
             kind, reasons[name] = _kind(name, sample[name], options)
@@ -84,17 +91,44 @@ def inspect(sample: pa.Table, options: ColumnOptions) -> Findings:
         )
     preparation = Preparation(
         label=options.label,
-        label_values=(negative, positive),
+        label_values=labels,
         dense=tuple(dense),
         log1p=tuple(name for name in dense if _is_skewed(name, sample[name])),
         categorical=tuple(categorical),
         lists=tuple(lists),
         blank_is_null=True,
         weights=options.weights,
-        types=_types(sample.schema, {options.label, *dense, *categorical, *options.types}),
+        types=_types(sample.schema, {options.label, *dense, *categorical, *options.types})
+        | ({} if labels else {options.label: "double"}),
     )
     schema = _schema(preparation, sample, options)
-    return Findings(preparation=preparation, schema=schema, reasons=reasons)
+    return Findings(
+        preparation=preparation, schema=schema, label_scale=label_scale, reasons=reasons
+    )
+
+
+def _labels(
+    column: pa.ChunkedArray, options: ColumnOptions
+) -> tuple[tuple[Value, Value] | None, tuple[float, float] | None, str]:
+    """Returns the two values or, for numbers, their scale; and words that tell what they mean."""
+    if options.predict_numbers:
+        mean, deviation = label_scale(options.label, column)
+        meaning = f"numbers, mean {mean:,.6g}, standard deviation {deviation:,.6g}"
+        return None, (mean, deviation), meaning
+    negative, positive = label_values(options.label, column)
+    return (negative, positive), None, f"{positive!r} is 1, {negative!r} is 0"
+
+
+def label_scale(name: str, column: pa.ChunkedArray) -> tuple[float, float]:
+    """Returns the mean and the standard deviation of labels; DataError unless they differ."""
+    values = to_numbers(numbers_of(name, column.combine_chunks())).astype(np.float64)
+    mean, deviation = float(values.mean()), float(values.std())
+    if not deviation:
+        raise DataError(
+            f"label column {name!r} holds only the value {mean:g} in {len(values):,} rows: there "
+            "is nothing to predict"
+        )
+    return mean, deviation
 
 
 def label_values(name: str, column: pa.ChunkedArray) -> tuple[Value, Value]:
@@ -113,7 +147,7 @@ def label_values(name: str, column: pa.ChunkedArray) -> tuple[Value, Value]:
     if len(found) != 2 or not all(isinstance(v, bool | int | float | str) for v in found):
         raise DataError(
             f"label column {name!r} must hold two values, found {len(found)}: {shown}; name "
-            "another column with --label, or map it to 0 and 1"
+            "another column with --label, map it to 0 and 1 or, to predict numbers, add --loss mse"
         )
     negative, positive = sorted(found)
     return negative, positive

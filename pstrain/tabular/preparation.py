@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 from dataservice.runtime.number_arrays import from_numbers
 from pstrain.errors import DataError, InvalidArgumentError, NotFoundError
 from pstrain.features.bags import is_list
+from pstrain.features.columns import number_labels
 from pstrain.features.weighting import finite_weights
 
 FILE = "preparation.json"
@@ -39,17 +40,17 @@ def is_in(folder: str | os.PathLike[str]) -> bool:
 class Preparation:
     """The rules that turn a batch into features; callable, for ``map(..., format="arrow")``.
 
-    ``label_values``: the value that means 0 and the one that means 1. ``log1p``: the dense columns
-    that are replaced by log(1 + value), negative values by -log(1 - value). ``lists``: the
-    categorical columns with several values in a row. ``types``: the columns' Arrow types in
-    training; a category that arrives with another type is converted back, such as integers that
-    pandas wrote as floats because of nulls. ``blank_is_null``: an empty text counts as null,
-    because CSV files write nulls so. ``weights``: the column that says how much each row counts in
-    training.
+    ``label_values``: the value that means 0 and the one that means 1; None if labels are any
+    numbers. ``log1p``: the dense columns that are replaced by log(1 + value), negative values by
+    -log(1 - value). ``lists``: the categorical columns with several values in a row. ``types``: the
+    columns' Arrow types in training; a category that arrives with another type is converted back,
+    such as integers that pandas wrote as floats because of nulls. ``blank_is_null``: an empty text
+    counts as null, because CSV files write nulls so. ``weights``: the column that says how much
+    each row counts in training.
     """
 
     label: str
-    label_values: tuple[Value, Value]
+    label_values: tuple[Value, Value] | None
     dense: tuple[str, ...] = ()
     log1p: tuple[str, ...] = ()
     categorical: tuple[str, ...] = ()
@@ -59,12 +60,20 @@ class Preparation:
     weights: str | None = None
 
     @property
+    def predicts_numbers(self) -> bool:
+        """True if labels are numbers, False if there are two of them, of any type."""
+        return self.label_values is None
+
+    @property
     def columns(self) -> tuple[str, ...]:
         """The names of the feature columns."""
         return (*self.dense, *self.categorical, *self.lists)
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Returns the features, and the label (int8 0 and 1) and weights if the batch has them."""
+        """Returns the features, and the label and weights if the batch has them.
+
+        Labels are int8 0 and 1, or numbers as float32.
+        """
         self.check_columns(batch.schema.names)
         prepared: dict[str, pa.Array] = {}
         for name in self.dense:
@@ -111,7 +120,7 @@ class Preparation:
             if value.pop("format") != _FORMAT:
                 raise DataError(f"{path} was written by another version of pstrain")
             for key in _TUPLES:
-                value[key] = tuple(value[key])
+                value[key] = None if value[key] is None else tuple(value[key])
             return cls(**value)
         except (ValueError, KeyError, TypeError) as error:
             raise DataError(f"{path} is damaged ({error}): train again") from error
@@ -126,6 +135,8 @@ class Preparation:
             )
 
     def _labels(self, column: pa.Array) -> pa.Array:
+        if self.label_values is None:
+            return numbers_of(self.label, column)
         values = _plain(column)
         if pa.types.is_float16(values.type):
             values = values.cast(pa.float32())  # Arrow compares none of half precision
@@ -149,6 +160,12 @@ class Preparation:
                 f"{self.label_values[0]!r} and {self.label_values[1]!r}, found {found}"
             )
         return is_positive.cast(pa.int8())
+
+
+def numbers_of(name: str, column: pa.Array) -> pa.Array:
+    """Returns labels as finite float32; DataError for nulls and for what is no number."""
+    values = _cast(name, column, pa.float64()) if pa.types.is_decimal(column.type) else column
+    return from_numbers(number_labels(name, values))
 
 
 def weights_of(name: str, column: pa.Array | pa.ChunkedArray) -> pa.Array:

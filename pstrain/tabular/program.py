@@ -23,13 +23,15 @@ from pstrain.checkpoints.manifest import remove
 from pstrain.compiling import compile_kernels
 from pstrain.errors import AlreadyExistsError, DataError, InvalidArgumentError
 from pstrain.launch.activity import Activity, activities
+from pstrain.losses import of_model
 from pstrain.output.console import Console
 from pstrain.output.folders import folder_to_fill
 from pstrain.tabular import preparation
-from pstrain.tabular.choices import MODELS, OPTIMIZERS, make_model
+from pstrain.tabular.choices import LOSSES, MODELS, OPTIMIZERS, make_model
 from pstrain.tabular.files import check_columns, open_files, open_typed, plain_errors
 from pstrain.tabular.holdout import HoldOut, Part
 from pstrain.tabular.inspection import ColumnOptions, Findings, inspect
+from pstrain.tabular.measures import NUMBER_METRICS, Score, scores_of
 from pstrain.tabular.preparation import Preparation
 
 SAMPLE_ROWS = 2**18
@@ -51,6 +53,7 @@ class TrainConfig:
     model: str | None = None
     dim: int = 16
     hidden: tuple[int, ...] = (64, 32)
+    loss: str = LOSSES[0]
     optimizer: str = "adagrad"
     learning_rate: float | None = None
     batch_size: int = 1024
@@ -65,10 +68,9 @@ class TrainConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """The result of one training run."""
+    """The result of one training run. ``scores``: over the validation rows."""
 
-    auc: float
-    logloss: float
+    scores: Sequence[Score]
     examples_per_s: float
     rows_train: int
     rows_validation: int
@@ -123,8 +125,7 @@ def _train(
         path = _save(model, findings.preparation, config.out)
         roles = activities(cluster, strategy.parameters) if cluster and strategy else []
     return Outcome(
-        auc=scores["auc"],
-        logloss=scores["loss"],
+        scores=scores_of(scores),
         examples_per_s=sum(history.history["examples_per_s"]) / config.epochs,
         rows_train=int(history.history["examples"][-1]),
         rows_validation=int(scores["examples"]),
@@ -220,12 +221,22 @@ def _cluster(
 def _model(config: TrainConfig, findings: Findings, console: Console) -> Any:
     kind = config.model
     if kind is None and not findings.schema.categorical:
-        console.log("no categorical column: the model is a logistic regression")
+        kind_of = "linear" if findings.preparation.predicts_numbers else "logistic"
+        console.log(f"no categorical column: the model is a {kind_of} regression")
         kind = "logistic_regression"
     model = make_model(kind or MODELS[0], findings.schema, config.dim, config.hidden, config.seed)
     _, make_optimizer = OPTIMIZERS[config.optimizer]
-    model.compile(make_optimizer(_rates(config)(0)), metrics=[ps.metrics.AUC()])
+    loss, metrics = _objective(config, findings)
+    model.compile(make_optimizer(_rates(config)(0)), metrics=metrics, loss=loss)
     return model
+
+
+def _objective(config: TrainConfig, findings: Findings) -> tuple[Any, list[str]]:
+    """Returns the loss and the names of the metrics that suit the labels."""
+    if findings.label_scale is None:
+        return config.loss, ["auc"]
+    loss = of_model(config.loss)
+    return ps.losses.Standardized(loss, *findings.label_scale), list(NUMBER_METRICS)
 
 
 def _rates(config: TrainConfig) -> Callable[[int], float]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -18,6 +19,7 @@ from pstrain.checkpoints.checkpoint import latest_checkpoint
 from pstrain.errors import DataError, InvalidArgumentError, NotFoundError
 from pstrain.models.loading import restored
 from pstrain.tabular.files import check_columns, open_typed, plain_errors
+from pstrain.tabular.measures import NUMBER_METRICS
 from pstrain.tabular.preparation import Preparation
 from pstrain.tabular.table_model import TableModel
 
@@ -39,8 +41,9 @@ def evaluate(
     delimiter: str | None = None,
     group: str | None = None,
 ) -> dict[str, float]:
-    """Returns the scores of the model in ``folder`` over all rows of ``data``: auc, loss, examples.
+    """Returns the scores of the model in ``folder`` over all rows of ``data``, by name.
 
+    They are auc, loss and accuracy or, of a model of numbers, r2_score, rmse and mae; and examples.
     ``types``: Arrow types of columns of text files, besides those that the model knows.
     ``delimiter``: the separator of columns in CSV files. ``group``: a column by whose values rows
     are also ranked: gauc, ndcg_at_10.
@@ -50,14 +53,25 @@ def evaluate(
     rows = open_typed(data, {**prepared.types, **types}, types, delimiter)
     grouped = () if group is None else (group,)
     check_columns(rows, (*prepared.columns, prepared.label, *grouped), data)
-    metrics: list[ps.metrics.Metric] = [ps.metrics.AUC(), ps.metrics.Accuracy()]
-    for name in map(_group_column, grouped):
-        metrics += [ps.metrics.GAUC(group=name), ps.metrics.NDCG(10, group=name)]
-    model.compile(metrics=metrics)
+    model.compile(metrics=_metrics(prepared, group))
     prepare = prepared if group is None else partial(_with_groups, prepared, group)
     with plain_errors():
         scores = model.evaluate(rows.map(prepare, format="arrow").batch(batch_size), verbose=0)
     return dict(scores)
+
+
+def _metrics(prepared: Preparation, group: str | None) -> list[Any]:
+    """Returns the metrics that suit the labels; ranks of rows are of labels of two values."""
+    if not prepared.predicts_numbers:
+        column = None if group is None else _group_column(group)
+        ranks = [ps.metrics.GAUC(group=column), ps.metrics.NDCG(10, group=column)] if column else []
+        return ["auc", "accuracy", *ranks]
+    if group is not None:
+        raise InvalidArgumentError(
+            f"--group {group} ranks rows by labels of two values, and this model predicts numbers: "
+            "leave it out"
+        )
+    return list(NUMBER_METRICS)
 
 
 def _with_groups(prepared: Preparation, group: str, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -77,7 +91,7 @@ def predictions(
     types: Mapping[str, str],
     delimiter: str | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Yields the rows of ``data`` in batches, with the predicted probability in ``column``.
+    """Yields the rows of ``data`` in batches, with what is predicted in ``column``.
 
     ``types`` and ``delimiter`` are as for ``evaluate``. Raises DataError if there is no row.
     """

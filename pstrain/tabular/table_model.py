@@ -35,8 +35,9 @@ class TableModel:
         self.preparation = preparation
 
     def predict_on_batch(self, rows: Any) -> NDArray[np.float32]:
-        """Returns probabilities of the label's larger value, float32 [n].
+        """Returns what the model predicts of each row, float32 [n].
 
+        These are probabilities of the label's larger value or, of a model of numbers, labels.
         ``rows``: a record batch, a table, a DataFrame or a mapping of arrays, such as
         ``{"age": [41.0], "city": ["Bern"]}``. InvalidArgumentError if it lacks a feature.
         """
@@ -44,7 +45,7 @@ class TableModel:
         return self.model.predict_on_batch(self.preparation.features(batch))
 
     def predict(self, data: Any, **options: Unpack[PredictOptions]) -> NDArray[np.float32]:
-        """Returns probabilities of all rows of a Dataset, table, DataFrame or dict of arrays.
+        """Returns the predictions for all rows of a Dataset, table, DataFrame or dict of arrays.
 
         ``options``: as of :func:`pstrain.evaluation.predict`.
         """

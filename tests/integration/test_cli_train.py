@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import decimal
 import errno
 import importlib.metadata
 import json
@@ -329,7 +330,16 @@ def test_train_that_cannot_save_its_preparation_keeps_the_old_model(
         ("empty.parquet", [], "no rows"),
         ("damaged.parquet", [], "damaged.parquet"),
         ("clicks.parquet", ["--label", "klicked"], "no column 'klicked'.*clicked, site, price"),
-        ("clicks.parquet", ["--label", "hour"], "column 'hour' must hold two values, found 24"),
+        (
+            "clicks.parquet",
+            ["--label", "hour"],
+            "column 'hour' must hold two values, found 24.*--loss mse",
+        ),
+        (
+            "clicks.parquet",
+            ["--label", "site", "--loss", "mse"],
+            "column 'site' holds string",
+        ),
         ("clicks.parquet", ["--dense", "prize"], "--dense names 'prize'"),
         ("clicks.parquet", ["--out", "empty.parquet"], "is a file"),
         ("clicks.parquet", ["--validation-data", "narrow.parquet"], "no column 'price'"),
@@ -448,6 +458,58 @@ def test_folder_without_model_missing_column_or_output_format_is_refused(
     assert "no column 'site'" in fails(capsys, ["predict", str(model), *less, *output])
     error = fails(capsys, ["predict", str(model), *data, "--output", str(tmp_path / "out.txt")])
     assert ".parquet or .csv" in error
+
+
+def flats(rows: int = 4_000, seed: int = 0) -> pa.Table:
+    rng = np.random.default_rng(seed)
+    city, size = rng.integers(0, 20, rows), rng.gamma(4, 25, rows)
+    price = 250_000 + 9_000.0 * city + 1_500 * size + 10_000 * rng.normal(size=rows)
+    cents = [decimal.Decimal(f"{value:.2f}") for value in price]
+    return pa.table({"price": cents, "city": [f"c{value}" for value in city], "size": size})
+
+
+@pytest.mark.parametrize("loss", ["mse", "mae", "huber"])
+def test_labels_of_numbers_are_learnt_measured_and_predicted_in_their_unit(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str], loss: str
+) -> None:
+    pq.write_table(flats(), tmp_path / "flats.parquet")
+    new = flats(1_000, seed=1)
+    pyarrow.csv.write_csv(new, tmp_path / "new.csv")
+    out, output = tmp_path / "out", tmp_path / "predicted.parquet"
+    wanted = local(tmp_path / "flats.parquet", out, "--loss", loss, "--batch-size", "64")
+    assert main([*wanted[:4], "price", *wanted[5:], "--json"]) == 0
+    trained = closing_line(capsys)
+    assert trained["validation_r2"] > 0.9
+    assert not {"validation_auc", "validation_logloss"} & trained.keys()
+    data = [str(out), "--data", str(tmp_path / "new.csv")]
+    assert main(["evaluate", *data, "--json"]) == 0
+    found = closing_line(capsys)
+    assert main(["predict", *data, "--output", str(output)]) == 0
+    errors = pq.read_table(output)["prediction"].to_numpy() - new["price"].cast("double").to_numpy()
+    assert found.keys() == {"r2", "rmse", "mae", "rows"}
+    assert found["rmse"] == pytest.approx(np.sqrt(np.mean(errors**2)), rel=1e-4)
+    assert found["mae"] == pytest.approx(np.abs(errors).mean(), rel=1e-4)
+    assert found["mae"] < 20_000
+    assert main(["evaluate", *data]) == 0
+    shown = capsys.readouterr().out
+    assert re.search(r"R2 +0\.9\d+\s+root mean squared error +\d{5}\s+mean absolute", shown)
+    assert "--group city ranks rows by" in fails(capsys, ["evaluate", *data, "--group", "city"])
+
+
+def test_model_of_numbers_trains_and_is_scored_on_a_cluster(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pq.write_table(flats(), tmp_path / "flats.parquet")
+    wanted = ["train", "--data", str(tmp_path / "flats.parquet"), "--label", "price", "--json"]
+    wanted += ["--out", str(tmp_path / "out"), "--loss", "mse", "--batch-size", "64"]
+    assert main([*wanted, "--workers", "1", "--ps", "2", "--data-workers", "1"]) == 0
+    assert closing_line(capsys)["validation_r2"] > 0.9
+    # A model of the same class and loss would take its outputs for prices.
+    model = ps.models.load_model(tmp_path / "out").model
+    plain = ps.models.WideDeep(model.schema)
+    plain.compile(loss="mse")
+    with pytest.raises(ps.errors.InvalidArgumentError, match=r"compile\(loss=Standardized\(Mean"):
+        ps.Checkpoint(model=plain).restore(tmp_path / "out")
 
 
 def test_struct_columns_are_not_trained_on_but_copied_beside_predictions(

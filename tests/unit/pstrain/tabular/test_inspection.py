@@ -199,3 +199,30 @@ def test_types_are_recorded_for_used_columns_only() -> None:
     assert types["site"] == "string"
     assert types["clicked"] == "int64"
     assert not {"seen", "cost"} & types.keys()
+
+
+def test_labels_of_numbers_have_a_scale_and_are_doubles_in_text_files() -> None:
+    options = ColumnOptions(label="amount", predict_numbers=True)
+    rows = table(amount=[1, 5] * (ROWS // 2))
+    found = inspect(rows, options)
+    assert found.label_scale == (3.0, 2.0)
+    assert found.preparation.label_values is None
+    assert found.preparation.types["amount"] == "double"
+    assert found.reasons["amount"] == "label: numbers, mean 3, standard deviation 2"
+    assert inspect(table(), OPTIONS).label_scale is None
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ([7] * ROWS, r"holds only the value 7 in 2,000 rows: there is nothing to predict"),
+        (["a"] * ROWS, "label column 'y' holds string"),
+        ([1.0, None] * (ROWS // 2), "label column 'y' holds 1000 nulls"),
+        ([1.0, np.nan] * (ROWS // 2), "label column 'y', row 1: nan is not a finite"),
+    ],
+)
+def test_labels_that_are_no_numbers_or_all_the_same_are_refused(
+    values: list[object], told: str
+) -> None:
+    with pytest.raises(DataError, match=told):
+        inspect(table(y=pa.array(values)), ColumnOptions(label="y", predict_numbers=True))

@@ -182,3 +182,16 @@ def test_blank_text_is_found_in_any_part_of_a_column(
     for column in (pa.array(values, pa.string()), whole.slice(2, len(values))):
         batch = pa.RecordBatch.from_pydict({"a": column})
         assert prepared.features(batch).column("a").to_pylist() == expected
+
+
+def test_labels_of_numbers_become_float32_from_any_type_of_number(tmp_path: pathlib.Path) -> None:
+    prepared = Preparation(label="y", label_values=None, dense=("x",))
+    prepared.save(tmp_path)
+    assert Preparation.load(tmp_path) == prepared
+    assert prepared.predicts_numbers
+    assert not PREPARATION.predicts_numbers
+    for labels in (pa.array([1, -2, 300]), pa.array([1, -2, 300]).cast(pa.decimal128(21, 2))):
+        found = prepared(pa.RecordBatch.from_pydict({"x": [0.5] * 3, "y": labels}))
+        assert found["y"].equals(pa.array([1, -2, 300], pa.float32()))
+    with pytest.raises(DataError, match="'y' holds 1 nulls"):
+        prepared(pa.RecordBatch.from_pydict({"x": [0.5], "y": pa.array([None], pa.float64())}))
