@@ -58,7 +58,7 @@ class SidecarEvaluator:
 
     ``steps``: batches of each evaluation (None: all of ``data``). Results go to ``results_dir``, by
     default ``<checkpoint_dir>/evaluation``: ``metrics.jsonl`` has a line per evaluation,
-    ``best.json`` the best evaluation by ``monitor`` (``mode`` "min", "max" or "auto"); an evaluator
+    ``best.json`` the best evaluation by ``monitor`` (``mode`` as in EarlyStopping); an evaluator
     that is started again continues from both. ``callbacks`` are called and ``sample_weight``
     weighs the loss as in ``evaluate``.
     """
@@ -125,6 +125,7 @@ class SidecarEvaluator:
         checkpoint, such as a model of another structure; skips a checkpoint that is removed while
         it is read.
         """
+        self._monitor.follow(self.model)
         files = EvaluationResults(self.results_dir, self._monitor)
         self._evaluated = files.resume()
         self._tell_of_earlier(files.path)

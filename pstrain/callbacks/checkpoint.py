@@ -84,6 +84,8 @@ class Checkpoint(Callback):
 
     def on_train_begin(self) -> None:
         self._unsaved, self._steps_of_epoch = 0, self.params.get("steps")
+        if self._monitor is not None:
+            self._monitor.follow(self.model)
 
     def on_epoch_begin(self, epoch: int) -> None:
         self._epoch = epoch

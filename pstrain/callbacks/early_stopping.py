@@ -19,11 +19,12 @@ class EarlyStopping(Callback):
     """Stops training after ``patience`` epochs (at least one) in which ``monitor`` did not improve.
 
     A value improves if it is better than the best so far, and than ``baseline``, by more than
-    ``min_delta``. ``mode``: "min" for losses, "max" for scores, "auto" by the name. The first
-    ``start_from_epoch`` epochs are not counted. A name that is not in the logs raises ValueError at
-    the end of the first epoch. ``stopped_epoch``: the epoch after which training was stopped;
-    ``best``: the best value, although it may not reach ``baseline``; ``best_epoch``: its epoch;
-    ``wait``: consecutive epochs without improvement.
+    ``min_delta``. ``mode``: "min" for losses, "max" for scores; "auto": as ``more_is_better`` of
+    the model's metric of that name says, otherwise by the name. The first ``start_from_epoch``
+    epochs are not counted. A name that is not in the logs raises ValueError at the end of the first
+    epoch. ``stopped_epoch``: the epoch after which training was stopped; ``best``: the best value,
+    although it may not reach ``baseline``; ``best_epoch``: its epoch; ``wait``: consecutive epochs
+    without improvement.
 
     ``restore_best_weights``: when training ends for any reason but an error, the model's values and
     the optimizer's slots, but not its count of steps, are restored from the best epoch. Until then
@@ -92,6 +93,7 @@ class EarlyStopping(Callback):
 
     def on_train_begin(self) -> None:
         self._monitor.reset()
+        self._monitor.follow(self.model)
         self._bad_epochs = self.stopped_epoch = self.best_epoch = 0
         if self._restores_best:
             values = BestValues(self.model, self._directory)

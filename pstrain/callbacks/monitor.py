@@ -14,12 +14,16 @@ from dataservice.runtime.arguments import (
 )
 from pstrain.errors import InvalidArgumentError
 
-# Names of measures that are to be maximised; all others, such as losses, are to be minimised.
+# Ends of names of measures to be maximised; all others, such as losses, are to be minimised.
 _SCORES = ("auc", "acc", "accuracy", "precision", "recall", "ndcg", "hit_rate", "r2_score")
 
 
 class Monitor:
-    """A monitor of ``name`` in logs; ``mode``: "min", "max", or "auto" (by the name)."""
+    """A monitor of ``name`` in logs; ``mode``: "min", "max" or "auto".
+
+    "auto": as the metric of that name says, in the model given to :meth:`follow`; without such a
+    metric, or where it does not say, by the name.
+    """
 
     def __init__(
         self,
@@ -31,17 +35,27 @@ class Monitor:
     ) -> None:
         check_text("monitor", name)
         check_choice("mode", mode, ("min", "max", "auto"))
-        if mode == "auto":
-            # Further metrics of the same kind have numbered names, such as "auc_2".
-            plain = name.lower().rstrip("0123456789_").removesuffix("_at")
-            mode = "max" if plain.endswith(_SCORES) else "min"
-        self.name, self.mode = name, mode
+        self._is_auto = mode == "auto"
+        self.name, self.mode = name, _mode_by_name(name) if self._is_auto else mode
         check_number("min_delta", min_delta)
         if baseline is not None:
             check_number("baseline", baseline)
         self._min_delta = abs(min_delta)
         self._baseline = baseline
         self.best: float | None = None
+
+    def follow(self, model: Any) -> None:
+        """Takes what is better from the metrics of ``model``, if ``mode`` is "auto"."""
+        if not self._is_auto:
+            return
+        names = (self.name, self.name.removeprefix("val_"))
+        metrics = getattr(model, "metrics", ())
+        known = (each.more_is_better for each in metrics if each.name in names)
+        more_is_better = next(known, None)
+        if more_is_better is None:
+            self.mode = _mode_by_name(self.name)
+        else:
+            self.mode = "max" if more_is_better else "min"
 
     def reset(self) -> None:
         """Forgets the best value."""
@@ -77,6 +91,12 @@ class Monitor:
         if known is None or math.isnan(value):
             return not math.isnan(value)
         return (known - value if self.mode == "min" else value - known) > self._min_delta
+
+
+def _mode_by_name(name: str) -> str:
+    # Further metrics of the same kind have numbered names, such as "auc_2".
+    plain = name.lower().rstrip("0123456789_").removesuffix("_at")
+    return "max" if plain.endswith(_SCORES) else "min"
 
 
 def is_validated(epoch: int, validation_freq: int | Collection[int]) -> bool:

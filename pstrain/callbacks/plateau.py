@@ -50,6 +50,7 @@ class ReduceLROnPlateau(Callback):
 
     def on_train_begin(self) -> None:
         self._monitor.reset()
+        self._monitor.follow(self.model)
         self._bad_epochs = self._cooldown_left = 0
         self._first, self._reduced = self.model.optimizer.learning_rate, None
 

@@ -55,6 +55,8 @@ class Metric(Maker, ABC):
     """
 
     group: str | None = None
+    more_is_better: bool | None = None
+    """Whether callbacks that monitor it look for its maximum; None: they decide by its name."""
     of_probabilities: ClassVar[bool] = False
     """Whether predictions outside [0, 1], such as those of a regression, are refused."""
 

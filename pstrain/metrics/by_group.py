@@ -37,6 +37,7 @@ class GroupMetric(Metric):
     """
 
     group: str
+    more_is_better = True
 
     def __init__(self, name: str, group: str) -> None:
         check_text("group, the name of a column,", group)

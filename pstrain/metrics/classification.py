@@ -36,6 +36,7 @@ _Examples: TypeAlias = tuple[NDArray[np.float32], NDArray[np.float32], NDArray[n
 class _KernelMetric(Metric):
     """The base of metrics that a kernel counts; the kernel skips invalid probabilities."""
 
+    more_is_better = True
     of_probabilities = True
 
     def update(

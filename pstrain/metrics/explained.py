@@ -29,6 +29,8 @@ class R2Score(Metric):
     of ``Mean``: the weighted sums of 1, of labels, of their squares, and of squared errors.
     """
 
+    more_is_better = True
+
     @refuse_arguments("R2Score", foreign_arguments.R2_SCORE)
     def __init__(self, name: str = "r2_score") -> None:
         super().__init__(name, _SHAPE)

@@ -62,6 +62,7 @@ class LogLoss(Metric):
     Labels may lie between 0 and 1, such as smoothed labels. With weights, the weighted mean.
     """
 
+    more_is_better = False
     of_probabilities = True
 
     @refuse_arguments("LogLoss", foreign_arguments.LOG_LOSS)
@@ -132,6 +133,8 @@ class MeanSquaredError(Metric):
 
     State and weights are as in ``Mean``: exact sums of float64, NaN if a number is not finite.
     """
+
+    more_is_better = False
 
     @refuse_arguments("MeanSquaredError", foreign_arguments.NEW_METRIC)
     def __init__(self, name: str = "mean_squared_error") -> None:

@@ -428,6 +428,68 @@ def test_monitor_improves_by_mode_and_min_delta(
     assert [monitor.improves(value) for value in values] == expected
 
 
+class Similarity(ps.metrics.Mean):
+    """A metric of a program, whose name does not tell that more is better."""
+
+    more_is_better = True
+
+
+def test_monitor_asks_the_metric_of_that_name_what_is_better() -> None:
+    schema = ps.FeatureSchema(dense=["x"], label="y")
+    numbers, classes = (ps.models.LogisticRegression(schema) for _ in range(2))
+    r2 = ps.metrics.R2Score(name="r2")
+    off = ps.metrics.MeanAbsoluteError(name="off_auc")
+    plain = [ps.metrics.Mean("mean_accuracy"), ps.metrics.Mean("mine"), Similarity("alike")]
+    numbers.compile(loss="mse", metrics=[r2, off, *plain])
+    classes.compile(metrics=["auc", ps.metrics.LogLoss("precision_of_mine")])
+
+    def mode_of(model: Any, name: str, mode: str = "auto") -> str:
+        monitor = Monitor(name, mode=mode)
+        monitor.follow(model)
+        return monitor.mode
+
+    assert [mode_of(numbers, name) for name in ("r2", "val_r2", "alike")] == ["max"] * 3
+    assert mode_of(numbers, "val_off_auc") == "min"
+    assert [mode_of(numbers, name) for name in ("mean_accuracy", "mine")] == ["max", "min"]
+    assert mode_of(numbers, "r2", "min") == "min"
+    assert [mode_of(classes, name) for name in ("loss", "r2", "val_auc")] == ["min", "min", "max"]
+    assert mode_of(classes, "precision_of_mine") == "min"
+    # One callback in two trainings, of which the second model has no such metric.
+    monitor = Monitor("val_r2")
+    for model, mode in ((numbers, "max"), (classes, "min")):
+        monitor.follow(model)
+        assert monitor.mode == mode
+
+
+def test_every_metric_of_the_package_tells_what_is_better() -> None:
+    less = {"LogLoss", "MeanAbsoluteError", "MeanSquaredError", "RootMeanSquaredError"}
+    metrics = ps.metrics
+    found = {n: getattr(metrics, n).more_is_better for n in metrics.__all__}
+    assert {name for name, more in found.items() if more is False} == less
+    assert {name for name, more in found.items() if more is None} == {"Mean", "Metric"}
+
+
+def test_callbacks_look_for_the_maximum_of_a_renamed_score(tmp_path: pathlib.Path) -> None:
+    model = ps.models.LogisticRegression(ps.FeatureSchema(dense=["x"], label="y"))
+    model.compile(ps.optimizers.SGD(0.001), loss="mse", metrics=[ps.metrics.R2Score(name="r2")])
+    scores = iter([0.5, 0.6, 0.7])
+
+    class Scores(ps.callbacks.Callback):
+        def on_epoch_end(self, epoch: int, logs: dict[str, float]) -> None:  # noqa: ARG002
+            logs["r2"] = next(scores)
+
+    stop = ps.callbacks.EarlyStopping("r2")
+    save = ps.callbacks.Checkpoint(tmp_path, monitor="r2", save_best_only=True, asynchronous=False)
+    plateau = ps.callbacks.ReduceLROnPlateau("r2", patience=1)
+    data = {"x": np.arange(8.0), "y": np.arange(8.0)}
+    callbacks = [Scores(), stop, save, plateau]
+    history = model.fit(data, epochs=3, callbacks=callbacks, verbose=0).history
+    assert history["r2"] == [0.5, 0.6, 0.7]
+    assert (stop.best, stop.best_epoch, stop.stop_training) == (0.7, 2, False)
+    assert len(list(tmp_path.glob("ckpt-*"))) == 3
+    assert len(set(history["learning_rate"])) == 1
+
+
 def stopped_after(values: list[float], **options: Any) -> int | None:
     stop = ps.callbacks.EarlyStopping("val_loss", **options)
     stop.on_train_begin()

@@ -42,6 +42,19 @@ def trained(tmp_path: pathlib.Path) -> list[dict[str, float]]:
     return expected
 
 
+def test_best_evaluation_is_that_of_the_greatest_renamed_score(
+    tmp_path: pathlib.Path, trained: list[dict[str, float]]
+) -> None:
+    assert len(trained) == 3
+    made = model()
+    made.compile(metrics=[ps.metrics.AUC(name="quality")])
+    values = iter([0.5, 0.7, 0.6])
+    made.metrics[0].compute = lambda _state: next(values)
+    ps.SidecarEvaluator(made, data(), tmp_path, every=True, timeout=0, monitor="quality").start()
+    best = json.loads((tmp_path / "evaluation" / "best.json").read_text())
+    assert best["metrics"]["quality"] == 0.7
+
+
 def losses(results: list[dict[str, Any]]) -> list[float]:
     return [result["metrics"]["loss"] for result in results]
 
