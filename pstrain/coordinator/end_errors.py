@@ -61,12 +61,17 @@ def end_without_input(closure: Closure) -> ev.ClosureFailed | ev.ClosureCancelle
     """
     for value in closure.inputs:
         if value.has_ended and not value.has_value:
-            if isinstance(_reason_of(value.error), _UNWANTED):
+            if is_unwanted(value.error):
                 return ev.ClosureCancelled(
                     closure=closure.id, reason=ev.Reason.INPUT, input=value.closure
                 )
             return ev.ClosureFailed(closure=closure.id, input=value.closure)
     return None
+
+
+def is_unwanted(error: BaseException | None) -> bool:
+    """True of the error of a closure that ended because its program had asked for that end."""
+    return isinstance(_reason_of(error), _UNWANTED)
 
 
 def _reason_of(error: BaseException | None) -> BaseException | None:

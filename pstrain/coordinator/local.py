@@ -6,11 +6,12 @@ program by the same calls, and in the same form, as those of a cluster's trainer
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Final, NoReturn
 
 import dataservice
@@ -18,7 +19,9 @@ from dataservice.runtime.arguments import check_callable, limit_s, positive
 from dataservice.runtime.refused_timeouts import refuse_timeout_s
 from dataservice.runtime.threads import wait_until
 from pstrain.checkpoints.manager import CheckpointManager, check_manager
+from pstrain.coordinator.end_errors import is_unwanted
 from pstrain.coordinator.join_progress import Meter, OnProgress
+from pstrain.coordinator.local_inputs import with_values
 from pstrain.coordinator.options import (
     CLOSURES_IN_FLIGHT,
     QUEUE_CAPACITY,
@@ -26,7 +29,7 @@ from pstrain.coordinator.options import (
     CoordinatorOptions,
     check_options,
 )
-from pstrain.coordinator.remote_value import RemoteValue, ended_value, fetched, holds_values
+from pstrain.coordinator.remote_value import RemoteValue, ended_value, fetched
 from pstrain.errors import (
     ClosureInputError,
     DeadlineExceededError,
@@ -41,6 +44,8 @@ from pstrain.strategy.default import DEFAULT, DefaultStrategy
 from pstrain.strategy.replica import call_arguments
 from pstrain.trainer.context import InputContext, trainer_scope
 from pstrain.trainer.epochs import Epochs
+from pstrain.variables.closure_gate import CLOSURES
+from pstrain.variables.parameters import closure_scope
 
 _COUNTS: Final = (
     *("waiting", "running", "finished", "failed", "cancelled"),
@@ -55,9 +60,9 @@ class LocalCoordinator:
 
     ``schedule`` runs the function before it returns, one after the other, so ``join`` waits only
     for those of other threads; an error is raised by the next ``schedule`` or ``join``, as on a
-    cluster. Nothing is copied: a function sees its arguments, and what it captures, as they are,
-    and what it has changed before it failed stays changed. Options that concern queues and trainers
-    are checked, and have no effect.
+    cluster. Nothing is copied but arguments that hold a RemoteValue: a function sees its arguments,
+    and what it captures, as they are, and what it has changed before it failed stays changed.
+    Options that concern queues and trainers are checked, and have no effect.
     """
 
     num_trainers: Final = 1
@@ -86,6 +91,8 @@ class LocalCoordinator:
             self.recover_from(checkpoint)
         # Reentrant, because a function may schedule others.
         self._running = threading.RLock()
+        self._counting = threading.Lock()
+        self._numbers = itertools.count()
         self._counts = dict.fromkeys(_COUNTS, 0) | {"trainers": 1}
         self._error: Exception | None = None
         self._is_closed = False
@@ -107,15 +114,21 @@ class LocalCoordinator:
     ) -> RemoteValue:
         """Runs ``fn(*args, **kwargs)`` and returns its value, which has ended.
 
-        RemoteValues in lists, tuples and dicts of the arguments stand for their values. The end of
-        the data, as StopIteration too, becomes OutOfRangeError. First raises the error that an
-        earlier function ended with, and FailedPreconditionError after ``close``.
+        A RemoteValue among the arguments, also inside lists, dicts and other objects, stands for
+        its value; what holds one is copied. The end of the data, as StopIteration too, becomes
+        OutOfRangeError. First raises the error that an earlier function ended with, and
+        FailedPreconditionError after ``close``. ``deadline_s``: a function that has not begun after
+        so many seconds, because one of another thread runs, never runs and ends with
+        DeadlineExceededError, which ``join`` does not raise. One that has begun runs to its end,
+        because its changes are made at once.
         """
         if not callable(fn):
             raise InvalidTypeError(f"schedule needs a function, got {type(fn).__name__}")
         check_options(trainer, priority, deadline_s, indices=[0], in_rounds=False)
         arguments = call_arguments(args, kwargs)
-        with self._running:
+        with self._turn(deadline_s) as has_turn:
+            if not has_turn:
+                return self._overdue(fn, deadline_s)
             if self._is_closed:
                 raise FailedPreconditionError(
                     "the coordinator is closed; pstrain.LocalCoordinator() makes another one"
@@ -123,24 +136,74 @@ class LocalCoordinator:
             self._raise_error()
             return self._ended(fn, arguments)
 
+    @contextmanager
+    def _turn(self, deadline_s: float | None) -> Iterator[bool]:
+        """Opens a scope in which this thread may run a function; yields False if it came late.
+
+        Waits for the functions and the saves of other threads, at most ``deadline_s``.
+        """
+        end_s = None if deadline_s is None else time.monotonic() + deadline_s
+        # First the gate: a thread inside of barrier() may still use this coordinator.
+        with CLOSURES.running(deadline_s) as may_run:
+            left_s = None if end_s is None else max(0.0, end_s - time.monotonic())
+            if not (may_run and self._acquire(left_s)):
+                yield False
+                return
+            try:
+                yield True
+            finally:
+                self._running.release()
+
+    def _acquire(self, timeout_s: float | None) -> bool:
+        return self._running.acquire(blocking=False) or wait_until(
+            lambda wait_s: self._running.acquire(timeout=wait_s), timeout_s
+        )
+
+    def _overdue(self, fn: Callable[..., Any], deadline_s: float | None) -> RemoteValue:
+        """Returns the end of a function that has not run. Its program has asked for that end."""
+        with self._counting:
+            self._counts["cancelled"] += 1
+        name = getattr(fn, "__qualname__", type(fn).__name__)
+        number = next(self._numbers)
+        return ended_value(
+            number,
+            None,
+            DeadlineExceededError(
+                f"closure {number} ({name}) had not begun {deadline_s} s after it was scheduled, "
+                "which was its deadline_s: nothing of it is applied"
+            ),
+        )
+
     def _ended(self, fn: Callable[..., Any], arguments: Any) -> RemoteValue:
         """Runs a function and returns its end."""
-        number = self._counts["finished"] + self._counts["failed"] + self._counts["running"]
-        self._counts["running"] += 1
-        value, error = None, None
+        number = next(self._numbers)
         try:
-            args, kwargs = _with_values(arguments, number)
-            with trainer_scope(0):
+            args, kwargs = with_values(arguments, number)
+        except ClosureInputError as raised:
+            error: Exception = _as_of_closure(raised)
+            if is_unwanted(error):
+                with self._counting:
+                    self._counts["cancelled"] += 1
+                return ended_value(number, None, error)
+            return self._failed(number, error)
+        self._counts["running"] += 1
+        try:
+            with trainer_scope(0), closure_scope():
                 # As if it had travelled: tensors are arrays, and nothing aliases a variable.
                 value = results.decode(results.encode(fn(*args, **kwargs)))
         except Exception as raised:
-            error = _as_of_closure(raised)
-            # One of a function that this one has scheduled came first.
-            self._error = self._error or error
+            return self._failed(number, _as_of_closure(raised))
         finally:
             self._counts["running"] -= 1
-        self._counts["finished" if error is None else "failed"] += 1
-        return ended_value(number, value, error)
+        self._counts["finished"] += 1
+        return ended_value(number, value, None)
+
+    def _failed(self, number: int, error: Exception) -> RemoteValue:
+        """Returns the end of a function with ``error``, which the next call raises."""
+        # One of a function that this one has scheduled came first.
+        self._error = self._error or error
+        self._counts["failed"] += 1
+        return ended_value(number, None, error)
 
     @refuse_timeout_s("join")
     def join(
@@ -158,7 +221,7 @@ class LocalCoordinator:
         left_s = limit_s(timeout)
         positive(progress_interval_s, "progress_interval_s")
         check_callable("progress", progress, optional=True)
-        if not wait_until(lambda wait_s: self._running.acquire(timeout=wait_s), left_s):
+        if not self._acquire(left_s):
             raise DeadlineExceededError(
                 f"a function that another thread has scheduled still runs after {timeout} s"
             )
@@ -197,8 +260,11 @@ class LocalCoordinator:
         return Epochs(dataset_fn, InputContext(), first_epoch)
 
     def barrier(self) -> AbstractContextManager[Any]:
-        """Returns a scope in which no scheduled function runs in another thread."""
-        return self._running
+        """Returns a scope in which no scheduled function runs in another thread of this process.
+
+        ``Checkpoint.save`` enters it by itself.
+        """
+        return CLOSURES.quiet()
 
     def live_trainers(self) -> frozenset[int]:
         """Returns the index of this process, which is its only trainer."""
@@ -243,19 +309,6 @@ _NO_TRAINERS: Final = (
     "{} watches the trainers of a cluster, and here one process runs everything: leave it out, or "
     "profile the process"
 )
-
-
-def _with_values(arguments: Any, number: int) -> Any:
-    """Returns arguments with the values of RemoteValues; ClosureInputError if one has none."""
-    if not holds_values(arguments):
-        return arguments
-    try:
-        return fetched(list(arguments))
-    except Exception as error:
-        raise ClosureInputError(
-            f"closure {number} needs the value of another, which has none: "
-            f"{type(error).__name__}: {error}"
-        ) from error
 
 
 def _as_of_closure(raised: Exception) -> Exception:

@@ -248,15 +248,6 @@ def fetched(structure: Any, timeout: float | None = None) -> Any:
     return _replaced(structure, fetch)
 
 
-def holds_values(structure: Any) -> bool:
-    """True if there is a RemoteValue in lists, tuples and dicts."""
-    if isinstance(structure, dict):
-        structure = structure.values()
-    elif not isinstance(structure, list | tuple):
-        return isinstance(structure, RemoteValue)
-    return any(map(holds_values, structure))
-
-
 def _replaced(structure: Any, fetch: Callable[[RemoteValue], Any]) -> Any:
     if isinstance(structure, RemoteValue):
         return fetch(structure)

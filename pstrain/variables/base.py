@@ -29,7 +29,7 @@ from pstrain.variables.batch_scatter import set_rows
 from pstrain.variables.indexed_slices import ids_and_rows
 from pstrain.variables.lifetimes import Lifetime
 from pstrain.variables.operators import ValueOperators
-from pstrain.variables.parameters import Parameters, current_step
+from pstrain.variables.parameters import Parameters, in_closure
 from pstrain.variables.rows import shape_of_rows
 from pstrain.variables.sparse_reads import tracked_rows
 from pstrain.vocabulary import VariableSpec
@@ -52,7 +52,7 @@ class BaseVariable(ValueOperators, Hinting):
     lifetime: Lifetime | None
     """Held so that the values are not dropped; None if another process has made the variable."""
     is_unread: bool
-    """True of what a change returns in a step: as the step's result it travels as None."""
+    """True of what a change returns in a closure: as the closure's result it travels as None."""
 
     @property
     def name(self) -> str:
@@ -280,7 +280,7 @@ class BaseVariable(ValueOperators, Hinting):
         self._check_operation(op)
 
     def _after_change(self) -> Self:
-        if current_step() is None:
+        if not in_closure():
             return self
         handle: Self = new_handle(
             type(self), self.spec, self.parameters, self._start, self._stop, is_unread=True

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, Final
 
@@ -26,6 +26,7 @@ from pstrain.paramserver.saved import Saved, Tracking
 from pstrain.paramserver.shard import Shard
 from pstrain.paramserver.steps import ShardUpdate
 from pstrain.paramserver.store import Store
+from pstrain.variables.closure_gate import CLOSURES
 from pstrain.variables.lifetimes import Lifetimes
 from pstrain.variables.parameters import agreed
 from pstrain.variables.rows import (
@@ -147,7 +148,7 @@ class LocalParameters:
         return {"used": used, "refused": sum(shard.refused for shard in shards)}
 
     def barrier(self) -> AbstractContextManager[None]:
-        return nullcontext()
+        return CLOSURES.quiet()
 
     def check_current(self) -> None:
         """Does nothing: no other session can take over values of this process."""

@@ -196,6 +196,7 @@ class Step(NamedTuple):
 
 
 _step: ContextVar[Step | None] = ContextVar("pstrain_step", default=None)
+_is_in_closure: ContextVar[bool] = ContextVar("pstrain_is_in_closure", default=False)
 
 
 def begin_step(token: StepToken, staging: Staging | None = None) -> Token[Step | None]:
@@ -211,6 +212,21 @@ def step_scope(token: StepToken, staging: Staging | None = None) -> Iterator[Non
         yield
     finally:
         _step.reset(reset)
+
+
+@contextmanager
+def closure_scope() -> Iterator[None]:
+    """Enters a scope in which this thread runs a closure that is at no trainer: it has no step."""
+    reset = _is_in_closure.set(True)
+    try:
+        yield
+    finally:
+        _is_in_closure.reset(reset)
+
+
+def in_closure() -> bool:
+    """True if this thread runs a closure, on a trainer or in the program's own process."""
+    return _is_in_closure.get() or _step.get() is not None
 
 
 def current_step() -> StepToken | None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 import pickle
 import threading
-from typing import Any
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -21,6 +25,7 @@ from pstrain.errors import (
     OutOfRangeError,
     UnimplementedError,
 )
+from pstrain.variables.closure_gate import CLOSURES
 
 ROWS = ds.Dataset.range(10).batch(2)
 
@@ -96,11 +101,93 @@ def test_values_among_arguments_stand_for_what_they_hold() -> None:
     with pytest.raises(KeyError):
         made.join()
     lacking = made.schedule(lambda x: x, (failed,))
-    with pytest.raises(ClosureInputError, match="needs the value of another, which has none: Key"):
+    with pytest.raises(ClosureInputError, match="value of closure 3, which has none: KeyError"):
         lacking.fetch()
     with pytest.raises(ClosureInputError) as caught:
         made.join()
     assert isinstance(caught.value.__cause__, KeyError)
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+    value: Any
+    others: tuple[Any, ...] = ()
+
+
+@dataclasses.dataclass(slots=True)
+class Slotted:
+    value: Any
+
+
+class Pair(NamedTuple):
+    first: Any
+    second: Any
+
+
+class Plain:
+    """An object of a program's own class, which refers to itself."""
+
+    def __init__(self, value: Any) -> None:
+        self.inner = {"value": value}
+        self.me = self
+
+
+class Uncopied:
+    """An object that cannot be copied."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __reduce_ex__(self, _protocol: Any) -> Any:
+        raise TypeError("it has a socket")
+
+
+@pytest.mark.parametrize(
+    ("hold", "read"),
+    [
+        (Frozen, lambda held: held.value),
+        (Slotted, lambda held: held.value),
+        (Plain, lambda held: held.me.inner["value"]),
+        (lambda value: Pair(1, [value]), lambda held: held.second[0]),
+        (lambda value: Frozen(0, (Slotted(value),)), lambda held: held.others[0].value),
+        (lambda value: {value}, lambda held: next(iter(held))),
+        (lambda value: deque([value]), lambda held: held[0]),
+        (lambda value: OrderedDict(k=value), lambda held: held["k"]),
+        (lambda value: {value: 1}, lambda held: next(iter(held))),
+    ],
+)
+def test_values_within_any_object_are_resolved_and_the_object_is_not_changed(
+    hold: Any, read: Any
+) -> None:
+    made = coordinator()
+    value = made.schedule(lambda: 7)
+    given, beside = hold(value), Plain(ps.Variable(1.0))
+    seen: list[Any] = []
+    made.schedule(lambda *args: seen.extend(args), (given, beside, [beside]))
+    made.join()
+    assert read(seen[0]) == 7
+    assert type(seen[0]) is type(given)
+    assert read(given) is value
+    assert seen[1] is seen[2][0] is beside
+
+
+def test_arguments_are_copied_only_where_they_hold_a_value() -> None:
+    made, seen = coordinator(), []
+    given = Uncopied([1, {"k": Frozen(2)}])
+    made.schedule(seen.append, (given,))
+    made.schedule(lambda *args: seen.extend(args), ([made.schedule(int), given],))
+    assert seen == [given, [0, given]]
+    with pytest.raises(InvalidArgumentError, match=r"holds a RemoteValue is copied.* a socket; gi"):
+        made.schedule(seen.append, (Uncopied(made.schedule(int)),))
+    made.join()
+
+
+def test_what_a_change_returns_unread_is_no_result() -> None:
+    made, weight = coordinator(), ps.Variable([1.0, 2.0])
+    assert made.schedule(lambda: weight.assign_add([1.0, 1.0])).fetch() is None
+    assert made.schedule(lambda: weight.assign_add([1.0, 1.0]).numpy()).fetch().tolist() == [3, 4]
+    assert made.schedule(lambda: weight).fetch().tolist() == [3, 4]
+    assert weight.assign(0.0) is weight
 
 
 @pytest.mark.parametrize("call", ["join", "done", "schedule"])
@@ -224,25 +311,110 @@ def test_first_of_two_errors_is_raised() -> None:
         value.fetch()
 
 
-def test_function_of_another_thread_is_waited_for() -> None:
-    made, begun, may_end = coordinator(), threading.Event(), threading.Event()
+def nothing() -> None: ...
+
+
+@contextmanager
+def running_elsewhere(made: Any, at_end: Callable[[], None] = nothing) -> Iterator[None]:
+    """Opens a scope in which another thread runs a function, which ends by ``at_end()``."""
+    begun, may_end = threading.Event(), threading.Event()
 
     def slow() -> None:
         begun.set()
         may_end.wait(60)
+        at_end()
 
     other = threading.Thread(target=made.schedule, args=(slow,))
     other.start()
     try:
         assert begun.wait(60)
-        assert not made.done()
-        with pytest.raises(DeadlineExceededError, match="another thread has scheduled still runs"):
-            made.join(timeout=0.01)
+        yield
     finally:
         may_end.set()
         other.join()
+
+
+def test_function_of_another_thread_is_waited_for() -> None:
+    made = coordinator()
+    with running_elsewhere(made):
+        assert not made.done()
+        with pytest.raises(DeadlineExceededError, match="another thread has scheduled still runs"):
+            made.join(timeout=0.01)
     made.join(timeout=60)
     assert made.done()
+
+
+def test_function_that_cannot_begin_before_its_deadline_never_runs() -> None:
+    made, seen = coordinator(), []
+    with running_elsewhere(made):
+        late = made.schedule(seen.append, (1,), deadline_s=0.01)
+        assert late.has_ended
+    made.join()
+    with pytest.raises(DeadlineExceededError, match=r"1 \(.*append\) had not begun 0\.01 s after"):
+        late.fetch()
+    assert (seen, made.stats()["cancelled"], made.stats()["failed"]) == ([], 1, 0)
+    # As on a cluster, what needs its value is cancelled with it.
+    needs = made.schedule(seen.append, (late,))
+    made.join()
+    with pytest.raises(ClosureInputError, match=r"2 needs the value of closure 1, which ha"):
+        needs.fetch()
+    assert (seen, made.stats()["cancelled"], made.stats()["failed"]) == ([], 2, 0)
+    made.schedule(seen.append, (3,), deadline_s=60)
+    assert seen == [3]
+
+
+def test_save_of_another_thread_sees_all_or_nothing_of_a_function(tmp_path: pathlib.Path) -> None:
+    made, first, second = coordinator(), ps.Variable(0.0), ps.Variable(0.0)
+    checkpoint = ps.Checkpoint(first=first, second=second)
+    saver = threading.Thread(target=checkpoint.save, args=(tmp_path,))
+
+    def end() -> None:
+        first.assign(1.0)
+        saver.start()
+        while saver.is_alive() and not CLOSURES.is_awaited:
+            saver.join(0.001)
+        second.assign(1.0)
+
+    with running_elsewhere(made, end):
+        pass
+    saver.join(60)
+    checkpoint.restore(tmp_path)
+    assert (float(first), float(second)) == (1.0, 1.0)
+
+
+def test_functions_wait_for_a_barrier_of_another_thread_and_may_save_themselves(
+    tmp_path: pathlib.Path,
+) -> None:
+    made, seen = coordinator(), []
+    late: list[Any] = []
+    with made.barrier(), made.barrier():
+        other = threading.Thread(target=made.schedule, args=(seen.append, (1,)))
+        other.start()
+        made.schedule(seen.append, (0,))
+        made.join(timeout=60)
+        impatient = threading.Thread(
+            target=lambda: late.append(made.schedule(seen.append, (2,), deadline_s=0.01))
+        )
+        impatient.start()
+        impatient.join(60)
+        assert seen == [0]
+    other.join(60)
+    assert seen == [0, 1]
+    assert isinstance(late[0].error, DeadlineExceededError)
+    checkpoint = ps.Checkpoint(weight=ps.Variable(1.0))
+    with running_elsewhere(coordinator()):  # two that waited for each other would wait for ever
+        assert made.schedule(lambda: str(checkpoint.save(tmp_path))).fetch().endswith("ckpt-1")
+
+
+def test_barrier_that_functions_keep_closed_gives_up() -> None:
+    made = coordinator()
+    with (
+        running_elsewhere(made),
+        pytest.raises(DeadlineExceededError, match=r"to end, to save, after 0\.01 s"),
+        CLOSURES.quiet(timeout_s=0.01),
+    ):
+        pass
+    assert made.schedule(lambda: 1).fetch() == 1
 
 
 @pytest.mark.parametrize("state", [{}, {"epoch": "x"}, {"epoch": -1}, [1], None])
