@@ -214,16 +214,25 @@ class WorkerService:
         kinds: tuple[type[Any], ...],
         make: Callable[[Command, Pipeline, str, tuple[int, int]], Shared],
     ) -> Shared:
-        """Returns the producer that all streams of an iteration read; starts one if needed."""
+        """Returns the producer that all streams of an iteration read; starts one if needed.
+
+        InvalidArgumentError for a command of another kind: all readers of an iteration read alike.
+        """
         pipeline = self._pipeline(command)
         iteration = command["iteration"]
         with self._lock:
             worker_id = self._check_identity(command)
             producer: Any = self._producers.tasks.get(iteration)
-            if not isinstance(producer, kinds):
+            if producer is None:
                 producer = make(command, pipeline, worker_id, self._place)
                 self._producers.tasks[iteration] = producer
                 producer.start()
+            elif not isinstance(producer, kinds):
+                raise InvalidArgumentError(
+                    f"iteration {iteration} is read in another way on this worker, by a "
+                    f"{type(producer).__name__}: a stream's policy, number of consumers and "
+                    "trainer are those with which its reader joined the iteration"
+                )
             found: Shared = producer
             return found
 

@@ -210,3 +210,29 @@ def test_command_that_names_no_consumer_starts_no_rounds() -> None:
         service.stream(command, Channel())
     assert service.iterations() == []
     service.stop()
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        {"trainer": "t1"},
+        {"consumer": 0, "options": {"num_consumers": 2}},
+    ],
+)
+def test_stream_of_another_kind_is_refused_and_leaves_the_producer_of_the_iteration(
+    forged: dict[str, Any],
+) -> None:
+    service = service_of(ds.Dataset.range(12).batch(4))
+    told = {**COMMAND, "tasks": {"7": []}, "bookmarks": {}}
+    try:
+        service.stream(told, Channel())
+        (kept,) = producers_of(service)
+        with pytest.raises(InvalidArgumentError, match="iteration i1 is read in another way on th"):
+            service.stream({**told, **forged}, Channel())
+        assert producers_of(service) == [kept]
+    finally:
+        service.stop()
+
+
+def producers_of(service: WorkerService) -> list[Any]:
+    return [producer for _, producer in service._producers.by_iteration()]
