@@ -20,114 +20,51 @@ import math
 import sys
 import time
 from concurrent.futures import Executor
+from typing import Final, NamedTuple
 
 from dataservice.runtime.machine.cores import available_cores
 from tests.simulation.runner import PROTOCOLS, players, run_seeds
 
 
+class Seeds(NamedTuple):
+    """How many seeds of a protocol are played: those of `option`, of which one in `one_in` counts.
+
+    `share`: if the option is not given, one in so many of `--seeds`.
+    """
+
+    option: str
+    share: int = 1
+    one_in: int = 1
+
+
+# In the order in which they are played.
+_SEEDS: Final = {
+    "delivery": Seeds("seeds"),
+    "coordinated": Seeds("coordinated-seeds", share=100),
+    "snapshots": Seeds("snapshot-seeds", share=100),
+    "sync": Seeds("consistency-seeds", share=100),
+    "ssp": Seeds("consistency-seeds", share=100),
+    "loops": Seeds("restore-seeds"),
+    "training": Seeds("training-seeds", share=10),
+    "sync-restores": Seeds("restore-seeds"),
+    "ssp-restores": Seeds("restore-seeds"),
+    "restores": Seeds("restore-seeds"),
+    "failing-restores": Seeds("restore-seeds"),
+    "second-losses": Seeds("restore-seeds", one_in=4),
+    "hard-restores": Seeds("restore-seeds"),
+}
+
+
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.simulation",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument(
-        "--seeds",
-        type=int,
-        default=20_000,
-        metavar="N",
-        help="number of seeds of the protocol `delivery`, from which the other numbers follow "
-        "(default: %(default)s)",
-    )
-    parser.add_argument(
-        "--first",
-        type=int,
-        default=0,
-        metavar="SEED",
-        help="first seed of every protocol (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--processes",
-        type=int,
-        default=available_cores(),
-        metavar="N",
-        help="number of processes to play in (default: the cores that are available)",
-    )
-    parser.add_argument(
-        "--protocols",
-        nargs="+",
-        choices=PROTOCOLS,
-        metavar="PROTOCOL",
-        help=f"protocols to play, of {', '.join(PROTOCOLS)} (default: all)",
-    )
-    parser.add_argument(
-        "--coordinated-seeds",
-        type=int,
-        metavar="N",
-        help="number of seeds of `coordinated` (default: a hundredth of --seeds)",
-    )
-    parser.add_argument(
-        "--snapshot-seeds",
-        type=int,
-        metavar="N",
-        help="number of seeds of `snapshots` (default: a hundredth of --seeds)",
-    )
-    parser.add_argument(
-        "--consistency-seeds",
-        type=int,
-        metavar="N",
-        help="number of seeds of `sync`, and as many of `ssp` (default: a hundredth of --seeds)",
-    )
-    parser.add_argument(
-        "--training-seeds",
-        type=int,
-        metavar="N",
-        help="number of seeds of `training` (default: a tenth of --seeds)",
-    )
-    parser.add_argument(
-        "--restore-seeds",
-        type=int,
-        default=0,
-        metavar="N",
-        help="number of seeds of `loops` and of each protocol with restores; a quarter of it for "
-        "`second-losses` (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--within-s",
-        type=float,
-        default=math.inf,
-        metavar="SECONDS",
-        help="seconds that each protocol may take; the seeds that are left then are not played "
-        "(default: no limit)",
-    )
+    parser = _parser()
     options = parser.parse_args()
     if options.seeds < 0 or options.processes < 1 or not options.within_s > 0:
         parser.error("--processes must be at least 1, --seeds at least 0, --within-s above 0")
-    counts = {
-        "delivery": options.seeds,
-        "coordinated": options.coordinated_seeds,
-        "snapshots": options.snapshot_seeds,
-        "sync": options.consistency_seeds,
-        "ssp": options.consistency_seeds,
-        "loops": options.restore_seeds,
-        "training": options.training_seeds,
-        "sync-restores": options.restore_seeds,
-        "ssp-restores": options.restore_seeds,
-        "restores": options.restore_seeds,
-        "failing-restores": options.restore_seeds,
-        "second-losses": options.restore_seeds // 4,
-        "hard-restores": options.restore_seeds,
-    }
-    parts = {"coordinated": 100, "snapshots": 100, "sync": 100, "ssp": 100, "training": 10}
-    for protocol, part in parts.items():
-        if counts[protocol] is None:
-            counts[protocol] = options.seeds // part
+    counts = {protocol: _count(seeds, options) for protocol, seeds in _SEEDS.items()}
     wanted = options.protocols or [protocol for protocol in PROTOCOLS if counts[protocol]]
     idle = [protocol for protocol in wanted if not counts[protocol]]
     if idle or not wanted:
-        protocol = idle[0] if idle else "delivery"
-        least = " 4 or more" if protocol == "second-losses" else ""
-        parser.error(f"no seeds of {protocol} to play: give {_options_of(protocol)}{least}")
+        parser.error(_needs(idle[0] if idle else "delivery"))
     with players(options.processes) as pool:
         return max(
             _play(protocol, range(options.first, options.first + count), options, pool)
@@ -136,11 +73,64 @@ def main() -> int:
         )
 
 
-def _options_of(protocol: str) -> str:
-    """Returns the option that says how many seeds of a protocol are played."""
-    kinds = {"coordinated": "coordinated-", "snapshots": "snapshot-", "training": "training-"}
-    kinds |= {"delivery": "", "sync": "consistency-", "ssp": "consistency-"}
-    return f"--{kinds.get(protocol, 'restore-')}seeds"
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.simulation",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    seeds = "number of seeds of the protocol `delivery`, from which the other numbers follow"
+    _add_count(parser, "seeds", f"{seeds} (default: %(default)s)", 20_000)
+    _add_count(parser, "first", "first seed of every protocol (default: %(default)s)", 0, "SEED")
+    processes = "number of processes to play in (default: the cores that are available)"
+    _add_count(parser, "processes", processes, available_cores())
+    parser.add_argument(
+        "--protocols",
+        nargs="+",
+        choices=PROTOCOLS,
+        metavar="PROTOCOL",
+        help=f"protocols to play, of {', '.join(PROTOCOLS)} (default: all)",
+    )
+    for option, what, share in (
+        ("coordinated-seeds", "`coordinated`", "a hundredth"),
+        ("snapshot-seeds", "`snapshots`", "a hundredth"),
+        ("consistency-seeds", "`sync`, and as many of `ssp`", "a hundredth"),
+        ("training-seeds", "`training`", "a tenth"),
+    ):
+        _add_count(parser, option, f"number of seeds of {what} (default: {share} of --seeds)", None)
+    restores = (
+        "number of seeds of `loops` and of each protocol with restores; a quarter of it for "
+        "`second-losses` (default: %(default)s)"
+    )
+    _add_count(parser, "restore-seeds", restores, 0)
+    parser.add_argument(
+        "--within-s",
+        type=float,
+        default=math.inf,
+        metavar="SECONDS",
+        help="seconds that each protocol may take; the seeds that are left then are not played "
+        "(default: no limit)",
+    )
+    return parser
+
+
+def _add_count(
+    parser: argparse.ArgumentParser, option: str, what: str, default: int | None, sign: str = "N"
+) -> None:
+    parser.add_argument(f"--{option}", type=int, default=default, metavar=sign, help=what)
+
+
+def _count(seeds: Seeds, options: argparse.Namespace) -> int:
+    given: int | None = getattr(options, seeds.option.replace("-", "_"))
+    count = options.seeds // seeds.share if given is None else given
+    return int(count // seeds.one_in)
+
+
+def _needs(protocol: str) -> str:
+    """Returns what to say of a protocol of which there are no seeds to play."""
+    option, _, one_in = _SEEDS[protocol]
+    least = f" {one_in} or more" if one_in > 1 else ""
+    return f"no seeds of {protocol} to play: give --{option}{least}"
 
 
 def _play(protocol: str, seeds: range, options: argparse.Namespace, pool: Executor | None) -> int:
