@@ -99,7 +99,7 @@ def inspect(sample: pa.Table, options: ColumnOptions) -> Findings:
         blank_is_null=True,
         weights=options.weights,
         types=_types(sample.schema, {options.label, *dense, *categorical, *options.types})
-        | ({} if labels else {options.label: "double"}),
+        | _types_of_numbers(sample.schema, options),
     )
     schema = _schema(preparation, sample, options)
     return Findings(
@@ -274,6 +274,12 @@ def _finite(name: str, column: pa.ChunkedArray) -> Any:
 
 def _types(schema: pa.Schema, used: Collection[str]) -> dict[str, str]:
     return {f.name: str(f.type) for f in schema if f.name in used and _has_alias(f.type)}
+
+
+def _types_of_numbers(schema: pa.Schema, options: ColumnOptions) -> dict[str, str]:
+    """Returns the type of a label of numbers: other files may have fractions where one has none."""
+    is_whole = pa.types.is_integer(schema.field(options.label).type)
+    return {options.label: "double"} if options.predict_numbers and is_whole else {}
 
 
 def _has_alias(type_: pa.DataType) -> bool:

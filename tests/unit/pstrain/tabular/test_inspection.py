@@ -210,6 +210,9 @@ def test_labels_of_numbers_have_a_scale_and_are_doubles_in_text_files() -> None:
     assert found.preparation.types["amount"] == "double"
     assert found.reasons["amount"] == "label: numbers, mean 3, standard deviation 2"
     assert inspect(table(), OPTIONS).label_scale is None
+    for label, kind in (("mobile", "bool"), ("price", "double")):
+        options = ColumnOptions(label=label, predict_numbers=True)
+        assert inspect(rows, options).preparation.types[label] == kind
 
 
 @pytest.mark.parametrize(
