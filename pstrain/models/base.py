@@ -1,8 +1,8 @@
 """The base of models: a feature schema, layers, and one fetch per step for all layers.
 
 Knows nothing of loops, data sources or clusters: ``fit``, ``evaluate`` and ``predict`` delegate to
-the modules that do. Invariant: a step does not change the model object, so several threads may run
-steps of one model at once.
+the modules that do. Invariant: a step changes nothing of the model object but what it knows of its
+own reads, so several threads may run steps of one model at once.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from pstrain.porting.foreign_names import Hinting
 from pstrain.serialization.pickling import invalidate_sent_functions
 from pstrain.strategy.scope import entered_strategy
 from pstrain.variables.attributes import reached
+from pstrain.variables.read_ahead import WholesRead
 from pstrain.vocabulary import Fetch
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ class Model(Weights, Hinting, ABC):
         self.metrics: list[Any] = []
         self.weighted_metrics: list[Any] = []
         self.objective: Loss = losses.BinaryCrossentropy(from_logits=True)
+        self._wholes_read = WholesRead()
 
     @property
     def parameters(self) -> Any:
@@ -134,7 +136,7 @@ class Model(Weights, Hinting, ABC):
         if not isinstance(batch, Features):
             batch = self.schema.encode(batch, labelled=False)
         # Without a tape, compute() of a subclass may return an array.
-        return as_tensor(self.compute(*self._read(batch)))
+        return as_tensor(self._outputs(batch))
 
     __call__ = forward
 
@@ -143,7 +145,7 @@ class Model(Weights, Hinting, ABC):
         features = self.encode(batch)
         if features.labels is None:
             raise self.schema.lacks_label(batch)
-        return self.objective(features.labels, self.compute(*self._read(features)))
+        return self.objective(features.labels, self._outputs(features))
 
     def predict_on_batch(self, batch: Batch) -> NDArray[np.float32]:
         """Returns predictions, float32 [n]: of a classifier, probabilities of label 1.
@@ -306,20 +308,29 @@ class Model(Weights, Hinting, ABC):
         model.objective = losses.from_config(config.get("loss", _LOG_LOSS))
         return model
 
-    def _read(self, features: Features) -> tuple[list[list[Any]], Features]:
-        """Fetches what a step reads; returns it and the batch with rows in the place of keys."""
+    def _outputs(self, features: Features) -> Tensor:
+        with self._wholes_read.ahead(self.parameters) as running:
+            (*values, ahead), placed = self._read(features, running.requests)
+            running.put(ahead)
+            return self.compute(values, placed)
+
+    def _read(self, features: Features, ahead: list[Fetch]) -> tuple[list[list[Any]], Features]:
+        """Fetches what a step reads, by layer, and what ``ahead`` asks for, in the last place.
+
+        Returns it and the batch with rows in the place of keys.
+        """
         if self.online is None or not features.has_keys:
-            return self._fetch(features), features
+            return self._fetch(features, ahead), features
         while True:
             known = self.online.map
             placed = self.online.with_rows(features)
-            values = self._fetch(placed)
+            values = self._fetch(placed, ahead)
             # A restore in between replaces the map: its rows do not go with the fetched values.
             if self.online.map is known:
                 return values, placed
 
-    def _fetch(self, features: Features) -> list[list[Any]]:
-        requests = [layer.requests(features) for layer in self.layers]
+    def _fetch(self, features: Features, ahead: list[Fetch]) -> list[list[Any]]:
+        requests = [*(layer.requests(features) for layer in self.layers), ahead]
         values = iter(self.parameters.fetch([r for group in requests for r in group]))
         return [list(itertools.islice(values, len(group))) for group in requests]
 

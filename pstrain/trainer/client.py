@@ -8,7 +8,7 @@ never sent twice.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -32,12 +32,13 @@ from pstrain.trainer.consistent_reads import (
 from pstrain.trainer.dropping import drop_ended, forget_those_of
 from pstrain.trainer.key_messages import ServerSteps, claim, count_keys
 from pstrain.trainer.loading import load
-from pstrain.trainer.outgoing import Answers, Pulls, Push, assignment, several, with_rows
+from pstrain.trainer.outgoing import Push, assignment, several, with_rows
 from pstrain.trainer.pull import Pull
 from pstrain.trainer.server_session import ServerSession
 from pstrain.trainer.snapshot import RemoteSnapshot
+from pstrain.variables import read_ahead
 from pstrain.variables.lifetimes import Lifetimes
-from pstrain.variables.parameters import agreed, current_staging
+from pstrain.variables.parameters import agreed, before_read, current_staging, read_with
 from pstrain.variables.rows import (
     as_rows,
     groups,
@@ -152,9 +153,12 @@ class RemoteParameters(ServerSession):
 
     @consistent_read
     def fetch(self, requests: Sequence[Fetch]) -> list[Array | Lookup]:
+        return read_ahead.fetched(self, requests, self._pulled)
+
+    def _pulled(self, requests: Sequence[Fetch]) -> list[Array | Lookup]:
         pull = Pull(requests, self._wholes, self._config.chunk_bytes, self.transport_dtype)
         pulls = pull.messages()
-        replies = _read_with([request.variable for request in requests], pulls)
+        replies = read_with([request.variable for request in requests], pulls)
         left = {ps: each for ps, each in pulls.items() if ps not in replies}
         if left:
             replies |= self._answers(left)
@@ -209,8 +213,12 @@ class RemoteParameters(ServerSession):
         *,
         transport_dtype: str = transport.FLOAT32,
     ) -> Array:
-        _before_read([spec])
         stop = spec.rows if stop is None else stop
+        is_whole = (start, stop) == (0, spec.rows)
+        ahead = read_ahead.read_ahead(self, spec) if is_whole else None
+        if ahead is not None:
+            return ahead
+        before_read([spec])
         header = {"kind": "read", **transport.dtype_fields(transport_dtype)}
         dtype = transport.narrowed(transport_dtype).get(spec.dtype, spec.dtype)
         out = np.empty((stop - start, spec.width), spec.dtype)
@@ -229,7 +237,7 @@ class RemoteParameters(ServerSession):
 
     @consistent_read
     def read_all(self, specs: Sequence[VariableSpec]) -> list[Array]:
-        _before_read(specs)
+        before_read(specs)
         return [value for group in self._groups(specs) for value in self._read_group(group)]
 
     def _read_group(self, specs: Sequence[VariableSpec]) -> list[Array]:
@@ -243,7 +251,7 @@ class RemoteParameters(ServerSession):
 
     @consistent_read
     def read_rows(self, spec: VariableSpec, ids: Array) -> Array:
-        _before_read([spec])
+        before_read([spec])
         lookup = look_up(spec, ids)
         rows_at_once = max(1, self._config.chunk_bytes // row_bytes(spec))
         rows = np.empty((len(lookup.unique), spec.width), spec.dtype)
@@ -340,7 +348,7 @@ class RemoteParameters(ServerSession):
     def snapshot(
         self, specs: Mapping[str, VariableSpec], tracking: Tracking | None = None
     ) -> RemoteSnapshot:
-        _before_read(specs.values())
+        before_read(specs.values())
         return RemoteSnapshot(self, specs, tracking)
 
     def load(
@@ -350,7 +358,7 @@ class RemoteParameters(ServerSession):
         saved: Saved,
         agree: Callable[[], None] = agreed,
     ) -> None:
-        _before_read(specs.values())
+        before_read(specs.values())
         with self.reassigning_rows([spec.id for spec in specs.values()]):
             load(self, directory, specs, saved, agree)
 
@@ -391,6 +399,7 @@ class RemoteParameters(ServerSession):
             with self.reassigning_rows(variables):
                 self._ask({ps: self._request(*each) for ps, each in changes.items()}, repeat=False)
             return
+        read_ahead.forget(self, variables)
         staging.touch(variables)
         for ps, (header, body) in changes.items():
             staging.add(ps, header, body)
@@ -405,19 +414,6 @@ class RemoteParameters(ServerSession):
         for ps, each in changes.items():
             for change in each:
                 self._change(variables, {ps: change})
-
-
-def _before_read(specs: Iterable[VariableSpec]) -> None:
-    """Commits staged changes of ``specs`` before a read: a closure sees its own changes."""
-    staging = current_staging()
-    if staging is not None:
-        staging.before_read(spec.id for spec in specs)
-
-
-def _read_with(variables: Sequence[VariableSpec], pulls: Pulls) -> Answers:
-    """Commits staged changes of ``variables``; returns replies to pulls that went along."""
-    staging = current_staging()
-    return {} if staging is None else staging.read_with([v.id for v in variables], pulls)
 
 
 def _holds(iterations: VariableSpec | None, ps: int) -> bool:

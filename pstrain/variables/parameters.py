@@ -246,3 +246,16 @@ def current_staging() -> Staging | None:
     """Returns the staging of this thread's changes, or None if changes are made at once."""
     step = _step.get()
     return None if step is None else step.staging
+
+
+def before_read(specs: Iterable[VariableSpec]) -> None:
+    """Commits staged changes of variables before a read: a closure sees its own changes."""
+    staging = current_staging()
+    if staging is not None:
+        staging.before_read(spec.id for spec in specs)
+
+
+def read_with(specs: Iterable[VariableSpec], pulls: Mapping[int, Any]) -> dict[int, Any]:
+    """Does the same as :func:`before_read`; returns replies to ``pulls`` that went along."""
+    staging = current_staging()
+    return {} if staging is None else staging.read_with([spec.id for spec in specs], pulls)

@@ -246,3 +246,68 @@ def test_variables_of_every_kind_are_read_and_assigned_together(
     with pytest.raises(InvalidArgumentError, match="'flags'"):
         assign_together([made[0], made[4]], [9, np.array([0.5, 1.0, 2.0])])
     assert int(made[0]) == 8
+
+
+class Loose(ps.models.Model):
+    """A model of variables and layers that are in no list, which its computation reads itself."""
+
+    def __init__(self, schema: Any, count: int = 30) -> None:
+        super().__init__(schema)
+        self.dense = ps.layers.Dense(1, input_size=1, name="dense", seed=0)
+        self.many = [ps.Variable([0.5], name=f"many{i}") for i in range(count)]
+
+    def compute(self, values: Any, features: Any) -> Any:  # noqa: ARG002
+        out = self.dense(features.dense)
+        for each in self.many:
+            out = out + each * np.float32(0.1)
+        return out
+
+
+def test_variables_that_a_computation_reads_itself_share_a_message_from_the_second_step_on(
+    cluster: ps.LocalCluster,
+) -> None:
+    strategy = ps.ParameterServerStrategy(cluster.resolver)
+    coordinator = ps.ClusterCoordinator(strategy, closures_in_flight=1)
+    schema = ps.FeatureSchema(dense=["x"], label="y")
+    rows = {"x": np.arange(8.0), "y": np.arange(8) % 2}
+
+    def made(where: ps.ParameterServerStrategy | None) -> Any:
+        with where.scope() if where else local_parameters():
+            model = Loose(schema)
+            model.compile(ps.optimizers.SGD(0.5))
+        return model
+
+    model, local = made(strategy), made(None)
+
+    def step(model: Any) -> float:
+        with ps.GradientTape() as tape:
+            loss = model.loss(rows)
+        model.optimizer.apply_gradients(tape.gradients(loss))
+        return float(loss)
+
+    def counted_loss() -> tuple[int, float]:
+        ask, messages = Connections.ask, []
+
+        def counted(connections: Any, requests: Any, *args: Any, **kwargs: Any) -> Any:
+            messages.extend(requests)
+            return ask(connections, requests, *args, **kwargs)
+
+        Connections.ask = counted  # type: ignore[method-assign]
+        try:
+            loss = float(model.loss(rows))
+        finally:
+            Connections.ask = ask  # type: ignore[method-assign]
+        return len(messages), loss
+
+    def run(function: Any) -> Any:
+        return coordinator.schedule(function, trainer=0).fetch()
+
+    def train() -> float:
+        return step(model)
+
+    losses = [run(train) for _ in range(5)]
+    np.testing.assert_allclose(losses, [step(local) for _ in range(5)], rtol=1e-5)
+    (first, _), (second, loss) = run(counted_loss), run(counted_loss)
+    assert (first, second) == (32, 2)  # at first, two of the layer beside the others
+    assert loss == pytest.approx(float(local.loss(rows)), rel=1e-5)
+    coordinator.close()
