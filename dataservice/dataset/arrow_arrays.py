@@ -104,6 +104,25 @@ def to_arrow(values: Any, name: str, kind: pa.DataType | None = None) -> pa.Arra
         raise SchemaError(f"column {name!r} cannot become an Arrow array: {error}") from error
 
 
+def of_values(values: Sequence[Any], kind: pa.DataType | None = None) -> pa.Array:
+    """Does what `pa.array` does for one value per row, and takes n-D arrays as values too.
+
+    These become lists in lists.
+    """
+    try:
+        return pa.array(values, kind)
+    except (pa.ArrowException, ValueError, TypeError):
+        if not any(isinstance(value, np.ndarray) and value.ndim > 1 for value in values):
+            raise
+        return pa.array([_in_lists(value) for value in values], kind)
+
+
+def _in_lists(value: Any) -> Any:
+    """Returns an n-D array as lists of 1-D arrays, whose type Arrow keeps; other values as is."""
+    is_nested = isinstance(value, np.ndarray) and value.ndim > 1
+    return [_in_lists(part) for part in value] if is_nested else value
+
+
 def _to_lists(values: np.ndarray, name: str, kind: pa.DataType) -> pa.Array | None:
     """Converts an n-D array to lists of type `kind`; None if the values are not of that type."""
     width, is_fixed = values.shape[1], pa.types.is_fixed_size_list(kind)

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Final, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from dataservice.dataset.arrow_arrays import from_numpy
+from dataservice.dataset.arrow_arrays import from_numpy, of_values
 from dataservice.dataset.columns import conform, made_up_row, no_rows, require_distinct
 from dataservice.dataset.function import Function, call_user, call_user_per_row
 from dataservice.dataset.node import Node, register_node, rows_of_known
@@ -205,7 +205,7 @@ def _call_rows(
     kinds = _kinds_of_passed(batch.schema, sources, made)
     try:
         built = pa.RecordBatch.from_pydict(
-            {name: pa.array([row[name] for row in rows], kinds.get(name)) for name in first}
+            {name: of_values([row[name] for row in rows], kinds.get(name)) for name in first}
         )
     except (pa.ArrowException, OverflowError) as error:
         raise SchemaError(f"{_returned(kind)} hold values of different types: {error}") from error

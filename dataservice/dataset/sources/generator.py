@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Final
 import numpy as np
 import pyarrow as pa
 
-from dataservice.dataset.arrow_arrays import from_numpy
+from dataservice.dataset.arrow_arrays import from_numpy, of_values
 from dataservice.dataset.columns import check_names, conform, no_rows, require_distinct
 from dataservice.dataset.function import Function, call_user
 from dataservice.dataset.node import register_node, rows_of_known
@@ -188,7 +188,7 @@ class GeneratorSource(Source):
 
 def _column(values: list[Any], field: pa.Field) -> pa.Array:
     try:
-        return pa.array(values, field.type)
+        return of_values(values, field.type)
     except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
         raise SchemaError(
             f"a value that the generator yielded for column {field.name!r} does not fit its type "
@@ -206,11 +206,18 @@ def _form_of(item: Any, schema: pa.Schema) -> str:
         value = item.get(field.name)
         if value is None:
             continue
-        depth, kind = 0, field.type
-        while pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind):
-            depth, kind = depth + 1, kind.value_type
-        return "numpy" if _depth(value) > depth else "rows"
+        return "numpy" if _depth(value) > _depth_of_type(field.type) else "rows"
     return "rows"
+
+
+def _depth_of_type(kind: pa.DataType) -> int:
+    """Returns how many lists or dimensions are around the plain values of a column's value."""
+    types = pa.types
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        return 1 + _depth_of_type(kind.value_type)
+    if types.is_map(kind):
+        return 2  # a list of pairs
+    return len(kind.shape) if isinstance(kind, pa.FixedShapeTensorType) else 0
 
 
 def _depth(value: Any) -> int:

@@ -55,6 +55,32 @@ def test_generator_format_is_inferred_from_first_item(fn: Any, rows: int) -> Non
     check_positions(dataset.batch(7), limit=20)
 
 
+@pytest.mark.parametrize(
+    ("kind", "values_of_rows", "read"),
+    [
+        (pa.large_list(pa.int64()), [[1, 2], [3]], [[1, 2], [3]]),
+        (pa.map_(pa.string(), pa.int64()), [[("a", 1)], {"b": 2}], [[("a", 1)], [("b", 2)]]),
+        (pa.list_(pa.list_(pa.float32(), 2), 1), [np.ones((1, 2))] * 2, [[[1.0, 1.0]]] * 2),
+        (
+            pa.list_(pa.list_(pa.int64())),
+            [np.ones((1, 2), int), [[5], []], None],
+            [[[1, 1]], [[5], []], None],
+        ),
+        (
+            pa.fixed_shape_tensor(pa.float32(), (1, 2)),
+            [np.ones((1, 2)), np.zeros((1, 2))],
+            [[1.0, 1.0], [0.0, 0.0]],
+        ),
+    ],
+)
+def test_rows_may_hold_nested_values(kind: pa.DataType, values_of_rows: Any, read: Any) -> None:
+    schema = pa.schema([("v", kind), ("x", pa.int64())])
+    rows = [{"v": value, "x": x} for x, value in enumerate(values_of_rows)]
+    table = Dataset.from_generator(lambda: rows, schema).to_table()
+    assert table.schema == schema
+    assert table["v"].to_pylist() == read
+
+
 def test_generator_plan_has_one_split_after_encoding() -> None:
     linear = linearise(decode_plan(encode_plan(Dataset.from_generator(by_rows, SCHEMA).node)))
     splits = plan_splits(linear)

@@ -166,6 +166,15 @@ def test_invalid_result_of_mapped_function_is_refused(
         run(numbers(20, []).map(function, format=format_name))
 
 
+def test_function_of_rows_may_return_n_d_arrays() -> None:
+    def image(row: dict[str, Any]) -> dict[str, Any]:
+        return {"x": np.full((1, row["x"] + 1), row["x"], np.float32)}
+
+    images = numbers(2).map(image, format="rows")
+    assert images.schema == pa.schema([("x", pa.list_(pa.list_(pa.float32())))])
+    assert images.to_table()["x"].to_pylist() == [[[0.0]], [[1.0, 1.0]]]
+
+
 def test_flat_map_may_change_number_of_rows() -> None:
     dataset = numbers(20).flat_map(lambda c: {"x": np.repeat(c["x"], c["x"] % 3)})
     assert values(run(dataset)) == [x for x in range(20) for _ in range(x % 3)]
