@@ -15,7 +15,13 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple, TypeVar
 
 from dataservice.dataset.sources.globs import expanded, files_below, is_hidden
-from dataservice.dataset.sources.paths import is_local, looked_in, named_errors, unreadable
+from dataservice.dataset.sources.paths import (
+    is_local,
+    looked_in,
+    named_errors,
+    parts_of_chain,
+    unreadable,
+)
 from dataservice.errors import FailedPreconditionError, MissingFileError, SchemaError, SourceError
 from dataservice.sharding import Split
 
@@ -193,7 +199,15 @@ def _find_remote(
                 info = files.info(name)
                 if info["type"] == "other":
                     raise _no_file(name, "a named pipe, a socket or a device")
-            yield _remote_file(files.unstrip_protocol(name), info)
+            yield _remote_file(_url_of(name, path, files), info)
+
+
+def _url_of(name: str, path: str, files: Any) -> str:
+    """Returns the URL of the file that was found under `name` at the URL `path`."""
+    pattern, rest = parts_of_chain(path)
+    if not rest:
+        return str(files.unstrip_protocol(name))
+    return f"{pattern.partition('://')[0]}://{name}::{rest}"
 
 
 def _is_file(files: Any, name: str, info: Mapping[str, Any]) -> bool:

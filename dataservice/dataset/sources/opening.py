@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from dataservice.dataset.sources.paths import is_local, named_errors, unreadable
+from dataservice.dataset.sources.paths import is_local, named_errors, parts_of_chain, unreadable
 from dataservice.errors import InvalidArgumentError, SourceError
 
 COMPRESSIONS: Final = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
@@ -26,8 +26,10 @@ UTF_8: Final = "utf-8"
 class _StoredFile:
     """A file of an object store, whose package may raise errors of its own during a read."""
 
-    def __init__(self, file: Any, path: str) -> None:
-        self._file = file
+    def __init__(self, openable: Any, path: str) -> None:
+        # Kept, since the file system of an archive closes the archive when nobody holds it.
+        self._openable = openable
+        self._file = openable.open()
         self._path = path
 
     def read(self, size: int = -1) -> bytes:
@@ -57,7 +59,7 @@ def opened(path: str, options: Mapping[str, Any] | None) -> Iterator[Any]:
         import fsspec  # not needed for local files
 
         with named_errors(path):
-            handle = _StoredFile(fsspec.open(path, "rb", **(options or {})).open(), path)
+            handle = _StoredFile(fsspec.open(path, "rb", **(options or {})), path)
     else:
         try:
             # Not mapped into memory: a mapped file that gets truncated would kill the process.
@@ -73,7 +75,8 @@ def decompressed(handle: Any, path: str) -> Any:
 
     Raises SourceError for a compression that cannot be read.
     """
-    suffix = os.path.splitext(path)[1].lower()
+    name = path if is_local(path) else parts_of_chain(path)[0]
+    suffix = os.path.splitext(name)[1].lower()
     if suffix in _NOT_READ:
         raise SourceError(
             f"{path!r} is compressed as {suffix}, which is not read; {', '.join(COMPRESSIONS)} are"

@@ -78,6 +78,16 @@ def is_local(path: str) -> bool:
     return "://" not in path and "::" not in path.partition("/")[0]
 
 
+def parts_of_chain(path: str) -> tuple[str, str]:
+    """Returns the URL that says which files are meant, and the rest of a chain of URLs, or "".
+
+    In `zip://*.csv::s3://bucket/a.zip` that is the first. One that has no path, such as
+    `simplecache::`, only keeps copies, and is left out.
+    """
+    first, _, rest = path.partition("::")
+    return (first, rest) if "://" in first or not rest else parts_of_chain(rest)
+
+
 def looked_in(path: str) -> str:
     """Returns a note on this process's folder if the path is relative, else "".
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import pathlib
 import stat
+import zipfile
 
 import fsspec
 import pytest
 
+from dataservice.dataset.dataset import Dataset
 from dataservice.dataset.sources.files import check_unchanged, find_files, first_readable
 from dataservice.errors import SourceError
 
@@ -60,6 +62,20 @@ def test_root_of_a_file_system_is_a_directory() -> None:
         assert found == ["memory:///files-of-root/a.x"]
     finally:
         files.rm("/files-of-root", recursive=True)
+
+
+@pytest.mark.parametrize("cache", ["", "simplecache::"])
+def test_files_in_an_archive_are_found_by_a_chain_of_urls(
+    tmp_path: pathlib.Path, cache: str
+) -> None:
+    archive = tmp_path / "a.zip"
+    with zipfile.ZipFile(archive, "w") as files:
+        for name in ("1.csv", "in/2.csv", "in/_3.csv"):
+            files.writestr(name, "a\n1\n")
+    for pattern, found in (("1.csv", 1), ("*.csv", 1), ("**/*.csv", 3), ("", 2)):
+        dataset = Dataset.from_csv(f"zip://{pattern}::{cache}file://{archive}")
+        assert dataset.to_table()["a"].to_pylist() == [1] * found
+    assert Dataset.from_csv(f"simplecache::zip://1.csv::file://{archive}").to_table().num_rows == 1
 
 
 def test_links_are_followed_and_each_folder_counts_once(
