@@ -160,7 +160,7 @@ def named_parts(kind: str, numbers: Sequence[int]) -> str:
 def _chosen(columns: Any) -> tuple[str, ...] | None:
     """Returns one name or several as a tuple, None for all; InvalidTypeError for anything else.
 
-    InvalidArgumentError for an empty list.
+    InvalidArgumentError for an empty list, and for a name that is listed twice.
     """
     if columns is None:
         return None
@@ -170,4 +170,6 @@ def _chosen(columns: Any) -> tuple[str, ...] | None:
         raise InvalidTypeError(f"columns must be a list of column names, got {columns!r}")
     if not columns:
         raise InvalidArgumentError("columns must name at least one column")
+    if len(set(columns)) < len(columns):
+        raise InvalidArgumentError(f"columns must name each column once, got {list(columns)}")
     return tuple(columns)

@@ -203,6 +203,7 @@ def test_from_table_takes_dictionaries_and_record_batches() -> None:
         (lambda: Dataset.from_parquet(3), InvalidArgumentError, "from_parquet takes a path"),  # type: ignore
         (lambda: Dataset.from_parquet("p", columns=[1]), InvalidArgumentError, "list of column"),
         (lambda: Dataset.from_parquet("p", columns=[]), InvalidArgumentError, "at least one"),
+        (lambda: Dataset.from_ipc("p", columns=["a", "a"]), InvalidArgumentError, "once, got"),
         (lambda: Dataset.from_parquet("p", filter=len), InvalidArgumentError, "expression"),  # type: ignore
         (lambda: Dataset.from_csv([""]), InvalidArgumentError, "from_csv got ''"),
         (lambda: Dataset.from_csv("c", schema=3), InvalidArgumentError, "pyarrow.Schema"),  # type: ignore
