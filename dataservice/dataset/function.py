@@ -161,10 +161,10 @@ def call_user(
     except BaseException as error:  # sys.exit() would end a thread that others wait for
         error = error.with_traceback(_without_callers(error.__traceback__))
         text = "".join(traceback.format_exception(error))
-        where = location()
+        where, message = location(), _message_of(error)
         raise UserFunctionError(
-            f"the function given to {operator} raised {type(error).__name__}: {error}"
-            + _what_it_gets(error, argument)
+            f"the function given to {operator} raised {type(error).__name__}: {message}"
+            + _what_it_gets(error, message, argument)
             + (f"\nwhile processing {where}" if where else "")
             + f"\nits traceback:\n{text}",
             user_traceback=text,
@@ -172,15 +172,23 @@ def call_user(
         ) from error
 
 
-def _what_it_gets(error: BaseException, argument: Any) -> str:
+def _message_of(error: BaseException) -> str:
+    """Returns the text of a user's exception, whose class may have a `__str__` that fails."""
+    try:
+        return str(error)
+    except Exception:
+        return "<exception str() failed>"  # as in Python's own tracebacks
+
+
+def _what_it_gets(error: BaseException, message: str, argument: Any) -> str:
     """Returns a hint for a function that seems to expect values rather than a dict of columns."""
     if not isinstance(argument, dict):
         return ""
-    if isinstance(error, TypeError) and any(text in str(error) for text in _OF_A_DICT):
+    if isinstance(error, TypeError) and any(text in message for text in _OF_A_DICT):
         names = ", ".join(repr(name) for name in list(argument)[:_NAMED_COLUMNS])
         return f" (the function gets one dict of arrays by column, here with {names})"
     if isinstance(error, ValueError) and _has_arrays_only(argument):
-        return next((hint for text, hint in _OF_ARRAYS.items() if text in str(error)), "")
+        return next((hint for text, hint in _OF_ARRAYS.items() if text in message), "")
     return ""
 
 

@@ -167,6 +167,19 @@ def test_base_exception_in_user_function_is_reported_as_user_error(raised: BaseE
     assert caught.value.__cause__ is raised
 
 
+class UnprintableError(ValueError):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+def test_exception_without_a_text_is_reported_as_user_error() -> None:
+    def fail(_columns: Any) -> Any:
+        raise UnprintableError
+
+    with pytest.raises(UserFunctionError, match=r"map raised UnprintableError: <exc.*failed>\n"):
+        call_user(fail, {"x": np.arange(3)}, "map", str)
+
+
 def test_keyboard_interrupt_in_user_function_is_not_wrapped() -> None:
     def interrupted(_columns: Any) -> Any:
         raise KeyboardInterrupt
