@@ -21,6 +21,7 @@ from dataservice.runtime.arguments import is_integer
 from dataservice.runtime.number_arrays import scalar_of
 
 _MAX_DEPTH: Final = 200
+_COMPARISONS: Final = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 
 
 class Expression:
@@ -218,6 +219,10 @@ class Expression:
         `values` are of one type, without None. The result is false for null, and true for NaN if
         `values` holds NaN.
         """
+        if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+            raise InvalidTypeError(
+                f"is_in() takes several values, as in is_in([1, 2]), got {values!r}"
+            )
         listed = tuple(constant_of(value) for value in values)
         if None in listed:
             raise InvalidArgumentError("is_in() takes no None; add `| col(...).is_null()`")
@@ -285,6 +290,12 @@ def lit(value: Any) -> Expression:
 
 
 def _binary(name: str, left: Any, right: Any) -> Expression:
+    if right is None and name in _COMPARISONS:
+        # As in SQL the result would be null for each row, so that a filter would drop all rows.
+        raise InvalidArgumentError(
+            f"{left!r} cannot be compared with None: write .is_null(), or .is_valid() for rows "
+            "with a value"
+        )
     return Expression(name, (_operand(left), _operand(right)))
 
 

@@ -271,6 +271,11 @@ def test_type_error_names_the_expression() -> None:
 @pytest.mark.parametrize(
     ("build", "message"),
     [
+        (lambda: col("i") == None, r"^col\('i'\) .* with None: write .is_null\(\)"),  # noqa: E711
+        (lambda: col("i") != None, r"cannot be compared with None"),  # noqa: E711
+        (lambda: col("i") >= None, r"cannot be compared with None"),
+        (lambda: col("s").is_in("ab"), r"several values.*, got 'ab'"),
+        (lambda: col("i").isin(5), r"several values, as in is_in\(\[1, 2\]\), got 5"),
         (lambda: col(3), "name of a column"),
         (lambda: lit([1]), "numbers, strings"),
         (lambda: col("i").hash(0), "positive number of buckets, got 0"),
