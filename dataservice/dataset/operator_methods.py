@@ -318,26 +318,27 @@ class OperatorMethods:
     def padded_batch(
         self,
         batch_size: int,
-        padded_shapes: Mapping[str, int | None] | None = None,
-        padding_values: Mapping[str, Any] | None = None,
+        padded_shapes: Mapping[str, int | Sequence[int | None] | None] | None = None,
+        padding_values: Mapping[str, Any] | float | str | None = None,
         drop_remainder: bool = False,
     ) -> Self:
         """Batches rows and pads the lists of a batch to one length, as 2-D arrays for NumPy.
 
         Lists are padded to the longest of the batch, or to the length that `padded_shapes` gives
-        for the column; a longer list is an error. If functions return arrays of two or more
-        dimensions for these batches, those become padded lists too.
+        for the column; a longer list is an error. `padding_values` are by column, or one for all;
+        0 or "" for the others. If functions return arrays of two or more dimensions for these
+        batches, those become padded lists too.
         """
         batched = ops.Batch(self._node, batch_size, drop_remainder)
-        return self._over(ops.Pad(batched, padded_shapes, padding_values))
+        return self._over(ops.Pad(batched, padded_shapes, padding_values))  # type: ignore[arg-type]
 
     def bucket_by_sequence_length(
         self,
         element_length_func: ColumnFunction,
         bucket_boundaries: Sequence[int],
         bucket_batch_sizes: Sequence[int],
-        padded_shapes: Mapping[str, int | None] | None = None,
-        padding_values: Mapping[str, Any] | None = None,
+        padded_shapes: Mapping[str, int | Sequence[int | None] | None] | None = None,
+        padding_values: Mapping[str, Any] | float | str | None = None,
         pad_to_bucket_boundary: bool = False,
         no_padding: bool = False,
         drop_remainder: bool = False,
@@ -357,7 +358,7 @@ class OperatorMethods:
                 element_length_func,  # type: ignore[arg-type]
                 bucket_boundaries,  # type: ignore[arg-type]
                 bucket_batch_sizes,  # type: ignore[arg-type]
-                padded_shapes,
+                padded_shapes,  # type: ignore[arg-type]
                 padding_values,
                 pad_to_bucket_boundary,
                 no_padding,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,7 +13,13 @@ from dataservice.dataset.function import Function
 from dataservice.dataset.node import none_or_endless, register_node
 from dataservice.dataset.operators.base import Operator
 from dataservice.dataset.operators.element_key import key_function, keys_of
-from dataservice.dataset.operators.pad import checked_shapes, checked_values, padded
+from dataservice.dataset.operators.pad import (
+    Padding,
+    Shapes,
+    checked_shapes,
+    checked_values,
+    padded,
+)
 from dataservice.dataset.operators.windows import WindowGatherer
 from dataservice.dataset.stream import BatchStream, RunContext, State
 from dataservice.errors import InvalidArgumentError, InvalidTypeError
@@ -35,8 +40,8 @@ class BucketBySequenceLength(Operator):
     length: Function
     boundaries: tuple[int, ...]
     batch_sizes: tuple[int, ...]
-    shapes: Mapping[str, int | None] | None = None
-    values: Mapping[str, Any] | None = None
+    shapes: Shapes | None = None
+    values: Padding | None = None
     pad_to_boundary: bool = False
     no_padding: bool = False
     drop_remainder: bool = False
@@ -87,7 +92,7 @@ class BucketBySequenceLength(Operator):
             for field in batch.schema:
                 if pa.types.is_list(field.type) and shapes.get(field.name) is None:
                     shapes[field.name] = width
-        return padded(batch, shapes, self.values or {})
+        return padded(batch, shapes, self.values)
 
     def attach(self, stream: BatchStream, context: RunContext) -> BatchStream:
         lengths = keys_of(self.length, _OPERATOR, context, whole_batches=False, lengths=True)
@@ -103,7 +108,7 @@ class BucketBySequenceLength(Operator):
 
     def sample(self, context: RunContext) -> pa.RecordBatch:
         sample = self.input.sample(context)
-        return sample if self.no_padding else padded(sample, {}, self.values or {})
+        return sample if self.no_padding else padded(sample, {}, self.values)
 
     def cardinality(self) -> int:
         return none_or_endless(self.input.cardinality())

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +25,11 @@ from dataservice.dataset.stream import RunContext, Transform
 from dataservice.errors import InvalidArgumentError, InvalidTypeError, SchemaError
 from dataservice.runtime.arguments import integer_at_least
 
+# By column: a length, None for the longest list of the batch, () for a column without lists.
+Shapes: TypeAlias = Mapping[str, "int | tuple[()] | None"]
+# The values to pad with, by column, or one for all columns of lists.
+Padding: TypeAlias = "Mapping[str, bool | int | float | str] | bool | int | float | str"
+
 _DTYPES: Final = {kind: dtype for dtype, kind in PLAIN.items()}
 
 
@@ -33,12 +38,12 @@ _DTYPES: Final = {kind: dtype for dtype, kind in PLAIN.items()}
 class Pad(RowOperator):
     """Pads list columns to the longest list of the batch, or to the length that `shapes` gives.
 
-    `values` are the values to pad with, by column; 0, "" or False for the others.
+    Columns without a value in `values` are padded with 0, "" or False.
     """
 
     kind: ClassVar[str] = "pad"
-    shapes: Mapping[str, int | None] | None = None
-    values: Mapping[str, Any] | None = None
+    shapes: Shapes | None = None
+    values: Padding | None = None
 
     def __post_init__(self) -> None:
         if not self.input.batched:
@@ -49,7 +54,7 @@ class Pad(RowOperator):
             object.__setattr__(self, "values", checked_values(self.values))
 
     def transform(self, context: RunContext) -> Transform:  # noqa: ARG002
-        shapes, values = self.shapes or {}, self.values or {}
+        shapes, values = self.shapes or {}, self.values
 
         def apply(batch: pa.RecordBatch, _location: Callable[[], str]) -> pa.RecordBatch:
             return padded(batch, shapes, values)
@@ -57,20 +62,32 @@ class Pad(RowOperator):
         return apply
 
 
-def checked_shapes(shapes: Any) -> dict[str, int | None]:
+def checked_shapes(shapes: Any) -> dict[str, int | tuple[()] | None]:
     """Returns the lengths by column; InvalidArgumentError for anything else.
 
-    As in tf.data, a length may be given as the shape of a row, `[length]`.
+    As in tf.data, a length may be given as the shape of a row, `[length]`, and a column without
+    lists has the shape `[]`.
     """
     return {
-        name: None if length is None else integer_at_least(length, 1, f"padded_shapes[{name!r}]")
+        name: _checked_length(shape, f"padded_shapes[{name!r}]")
         for name, shape in _mapping(shapes, "padded_shapes").items()
-        for length in (shape if isinstance(shape, list | tuple) and len(shape) == 1 else (shape,))
     }
 
 
-def checked_values(values: Any) -> dict[str, Any]:
-    """Returns the padding by column; InvalidArgumentError for anything but numbers and strings."""
+def _checked_length(shape: Any, what: str) -> int | tuple[()] | None:
+    if isinstance(shape, list | tuple) and len(shape) <= 1:
+        if not shape:
+            return ()
+        (shape,) = shape
+    return None if shape is None else integer_at_least(shape, 1, what)
+
+
+def checked_values(values: Any) -> dict[str, Any] | bool | int | float | str:
+    """Returns the padding, by column or for all; InvalidArgumentError for anything else."""
+    if isinstance(values, np.generic):
+        values = values.item()
+    if isinstance(values, bool | int | float | str):
+        return values
     checked = _mapping(values, "padding_values")
     for name, value in checked.items():
         if not isinstance(value, bool | int | float | str):
@@ -87,30 +104,49 @@ def _mapping(value: Any, what: str) -> dict[str, Any]:
     return {name: v.item() if isinstance(v, np.generic) else v for name, v in value.items()}
 
 
-def padded(
-    batch: pa.RecordBatch, shapes: Mapping[str, int | None], values: Mapping[str, Any]
-) -> pa.RecordBatch:
+def padded(batch: pa.RecordBatch, shapes: Shapes, values: Padding | None) -> pa.RecordBatch:
     """Returns `batch` with equally long lists. SchemaError for a list longer than its shape."""
-    require_columns([*shapes, *values], batch.schema.names, what="padded_batch")
+    by_column = values if isinstance(values, Mapping) else {}
+    require_columns([*shapes, *by_column], batch.schema.names, what="padded_batch")
+    default = None if isinstance(values, Mapping) else values
     fields, arrays = [], []
     for field, array in zip(batch.schema, batch.columns, strict=True):
+        if field.name in shapes:
+            _check_shape(field, shapes[field.name])
         if _is_list(field.type):
-            array = _padded(array, field.name, shapes.get(field.name), values.get(field.name))
+            value = by_column.get(field.name, default)
+            array = _padded(array, field.name, shapes.get(field.name), value)
             field = pa.field(field.name, array.type, metadata=PADDED)
-        elif field.name in shapes or field.name in values:
-            raise SchemaError(
-                f"padded_batch: column {field.name!r} is of type {field.type}, which has no length"
-            )
         fields.append(field)
         arrays.append(array)
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+
+
+def _check_shape(field: pa.Field, shape: int | tuple[()] | None) -> None:
+    """Raises SchemaError if a column cannot be of the shape that was given for it."""
+    has_lists, is_fixed = _is_list(field.type), pa.types.is_fixed_size_list(field.type)
+    if has_lists and shape == ():
+        raise SchemaError(
+            f"padded_batch: column {field.name!r} is of type {field.type}, whose shape is [None], "
+            "or [length], not []"
+        )
+    if is_fixed and shape not in (None, field.type.list_size):
+        raise SchemaError(
+            f"padded_batch: column {field.name!r} has lists of {field.type.list_size} values, "
+            f"which are not padded to {shape}; leave it out of padded_shapes"
+        )
+    if not has_lists and not is_fixed and shape != ():
+        raise SchemaError(
+            f"padded_batch: column {field.name!r} is of type {field.type}, which has no length; "
+            "leave it out of padded_shapes, or write []"
+        )
 
 
 def _is_list(kind: pa.DataType) -> bool:
     return pa.types.is_list(kind) or pa.types.is_large_list(kind)
 
 
-def _padded(array: pa.Array, name: str, length: int | None, value: Any) -> pa.Array:
+def _padded(array: pa.Array, name: str, length: Any, value: Any) -> pa.Array:
     kind = array.type.value_type
     if pa.types.is_nested(kind):
         raise SchemaError(

@@ -37,6 +37,10 @@ def texts(lengths: list[int], sizes: list[int] | None = None) -> Dataset:
     return Dataset.from_table(chunked(table, sizes or []))
 
 
+def one_in_pairs(columns: dict[str, np.ndarray]) -> np.ndarray:
+    return np.ones((len(columns["n"]), 2))
+
+
 class TestPaddedBatch:
     def test_lists_are_padded_to_longest_of_batch(self) -> None:
         dataset = texts([1, 3, 0, 2, 2]).padded_batch(3)
@@ -87,6 +91,31 @@ class TestPaddedBatch:
         short = texts([1]).padded_batch(1, {"tokens": [3]})
         assert next(iter(short.numpy()))["tokens"].shape == (1, 3)
 
+    def test_columns_without_lists_to_pad_may_be_named_with_their_shapes(self) -> None:
+        table = pa.table(
+            {
+                "v": [[1], [2, 3]],
+                "label": [7, 8],
+                "fixed": pa.array([[1, 2]] * 2, pa.list_(pa.int8(), 2)),
+            }
+        )
+        shapes = {"v": [None], "label": [], "fixed": [2]}
+        dataset = Dataset.from_table(table).padded_batch(2, shapes, {"v": 9, "label": 0})
+        (batch,) = run(decode_plan(encode_plan(dataset.node)))
+        expected = {"v": [[1, 9], [2, 3]], "label": [7, 8], "fixed": [[1, 2]] * 2}
+        assert batch.to_pydict() == expected
+
+    @pytest.mark.parametrize("value", [-1, np.int64(-1)])
+    def test_one_padding_value_is_for_all_lists(self, value: Any) -> None:
+        lists = Dataset.from_table(pa.table({"a": [[1], [2, 3]], "b": [[0.5], []], "n": [1, 2]}))
+        expected = {"a": [[1, -1], [2, 3]], "b": [[0.5], [-1.0]], "n": [1, 2]}
+        by_length = lists.bucket_by_sequence_length("n", [9], [2, 2], padding_values=value)
+        for dataset in (lists.padded_batch(2, padding_values=value), by_length):
+            (batch,) = run(decode_plan(encode_plan(dataset.node)))
+            assert batch.to_pydict() == expected
+        with pytest.raises(SchemaError, match=r"-1 is not a value to pad column 'words'"):
+            run(texts([1, 2]).padded_batch(2, padding_values=value))
+
     def test_padded_batch_is_linearised_as_batch_and_pad(self) -> None:
         linear = linearise(texts([1, 2]).shuffle(2, 1).padded_batch(2).node)
         assert linear.batch_size == 2
@@ -101,7 +130,15 @@ class TestPaddedBatch:
             (lambda d: d.padded_batch(2, None, {"n": [1]}), InvalidArgumentError, "number or a"),
             (lambda d: run(d.padded_batch(2, {"z": 1})), SchemaError, "no column 'z'"),
             (lambda d: run(d.padded_batch(2, {"n": 1})), SchemaError, "'n' is of type int64"),
+            (lambda d: run(d.padded_batch(2, {"n": [None]})), SchemaError, r"or write \[\]"),
+            (lambda d: run(d.padded_batch(2, {"tokens": []})), SchemaError, r"not \[\]"),
             (lambda d: run(d.padded_batch(2, {"tokens": 2})), SchemaError, "list of 3 values"),
+            (
+                lambda d: run(d.with_column("f", one_in_pairs).padded_batch(2, {"f": 3})),
+                SchemaError,
+                "column 'f' has lists of 2 values, which are not padded to 3",
+            ),
+            (lambda d: d.padded_batch(2, None, [1]), InvalidArgumentError, r"a dict.*got \[1\]"),
             (
                 lambda d: run(d.padded_batch(2, None, {"tokens": "a"})),
                 SchemaError,
@@ -206,8 +243,8 @@ class TestBucketBySequenceLength:
         dataset = lists.bucket_by_sequence_length("n", [9], [2, 2], padding_values=padding)
         (batch,) = Dataset(decode_plan(encode_plan(dataset.node)))
         assert batch["n"].to_pylist() == [[1, -1], [2, 3]]
-        with pytest.raises(InvalidArgumentError, match=r"padding_values must be a dict .* got -1"):
-            lists.bucket_by_sequence_length("n", [9], [2, 2], padding_values=-1)  # type: ignore[arg-type]
+        with pytest.raises(InvalidArgumentError, match=r"padding_values must be .* got \[-1\]"):
+            lists.bucket_by_sequence_length("n", [9], [2, 2], padding_values=[-1])  # type: ignore[arg-type]
 
     def test_bucketed_dataset_has_unknown_cardinality_and_can_be_divided(self) -> None:
         dataset = texts([1, 2]).bucket_by_sequence_length("tokens", [3], [2, 2])
