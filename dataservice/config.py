@@ -132,12 +132,12 @@ class DispatcherConfig:
         _check_optional_int("workers_enough_stay_ms", self.workers_enough_stay_ms, 0)
         _check_optional_int("workers_enough_timeout_ms", self.workers_enough_timeout_ms, 1)
         check_true_or_false(fault_tolerant_mode=self.fault_tolerant_mode)
-        if self.fault_tolerant_mode and not self.work_dir:
+        if self.fault_tolerant_mode and self.work_dir in (None, ""):
             raise InvalidArgumentError(
                 f"fault_tolerant_mode=True needs a work_dir to keep the journal in, "
                 f"got work_dir={self.work_dir!r}"
             )
-        if self.work_dir:
+        if self.work_dir not in (None, ""):
             path_of(self.work_dir, "work_dir")
         # Zero is allowed for both garbage-collection settings: idle jobs are collected at once.
         _check_optional_int("job_gc_check_interval_ms", self.job_gc_check_interval_ms, 0)
@@ -227,7 +227,7 @@ class WorkerConfig:
             raise InvalidArgumentError(
                 "dispatcher_address must be set; give the dispatcher's `target` or HOST:PORT"
             )
-        parse_target(self.dispatcher_address)
+        parse_target(self.dispatcher_address, "dispatcher_address")
         _check_listener(self)
         _check_announced("worker_address", self.worker_address)
         _check_announced("data_transfer_address", self.data_transfer_address)

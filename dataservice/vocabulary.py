@@ -65,15 +65,16 @@ class ShardingPolicy(IntEnum, metaclass=HintingEnumType):
         return self not in (ShardingPolicy.OFF, ShardingPolicy.DYNAMIC)
 
 
-def parse_target(service: str | tuple[str, str]) -> str:
+def parse_target(service: str | tuple[str, str], what: str = "service") -> str:
     """Returns ``host:port`` for ``"host:port"``, ``"grpc://host:port"``, ``("grpc", "host:port")``.
 
-    An IPv6 host is written in brackets. Raises InvalidArgumentError for anything else.
+    An IPv6 host is written in brackets. Raises InvalidArgumentError, which names the argument
+    ``what``, for anything else.
     """
-    protocol, address = _split_protocol(service)
+    protocol, address = _split_protocol(service, what)
     if protocol != PROTOCOL:
         raise InvalidArgumentError(
-            f"service protocol {protocol!r} is not supported; use {PROTOCOL}://HOST:PORT"
+            f"{what} protocol {protocol!r} is not supported; use {PROTOCOL}://HOST:PORT"
         )
     return format_address(*split_address(address))
 
@@ -84,23 +85,23 @@ def _target_of(server: object) -> str:
     return f"; give its target, {target!r}" if isinstance(target, str) else ""
 
 
-def _split_protocol(service: object) -> tuple[str, str]:
+def _split_protocol(service: object, what: str) -> tuple[str, str]:
     if isinstance(service, tuple) and len(service) == 2:
         protocol, address = service
     else:
         protocol, address = None, service
     if not isinstance(address, str) or not isinstance(protocol, str | None):
         raise InvalidTypeError(
-            "service must be a string or a (protocol, address) tuple of strings, "
+            f"{what} must be a string or a (protocol, address) tuple of strings, "
             f"got {service!r} of type {type(service).__name__}{_target_of(service)}"
         )
     if not address:
-        raise InvalidArgumentError("service must not be empty; give it as HOST:PORT")
+        raise InvalidArgumentError(f"{what} must not be empty; give it as HOST:PORT")
     if protocol is not None:
         return protocol, address
     parts = address.split("://")
     if len(parts) > 2:
         raise InvalidArgumentError(
-            f"Malformed service {address!r}: more than one '://'; use {PROTOCOL}://HOST:PORT"
+            f"Malformed {what} {address!r}: more than one '://'; use {PROTOCOL}://HOST:PORT"
         )
     return (parts[0], parts[1]) if len(parts) == 2 else (PROTOCOL, address)

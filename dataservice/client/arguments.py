@@ -208,9 +208,9 @@ def checked_timeout_s(timeout_s: object) -> float:
 
 def checked_max_elements(max_outstanding_requests: object) -> int:
     """Returns how many elements a reader buffers."""
-    if max_outstanding_requests in (None, AUTOTUNE):
-        return DEFAULT_BUFFERED_ELEMENTS
     wanted = max_outstanding_requests
+    if wanted is None or (is_integer(wanted) and wanted == AUTOTUNE):
+        return DEFAULT_BUFFERED_ELEMENTS
     if not is_integer(wanted) or int(str(wanted)) < 1:
         raise InvalidArgumentError(
             f"max_outstanding_requests must be positive or AUTOTUNE (-1), got {wanted!r}"

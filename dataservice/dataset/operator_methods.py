@@ -18,7 +18,7 @@ from dataservice.dataset import operators as ops
 from dataservice.dataset.expressions import Expression
 from dataservice.dataset.node import Node
 from dataservice.errors import InvalidArgumentError, InvalidTypeError
-from dataservice.runtime.arguments import integer_at_least
+from dataservice.runtime.arguments import check_true_or_false, integer_at_least
 from dataservice.vocabulary import AUTOTUNE
 
 ColumnFunction: TypeAlias = "Expression | Callable[..., Any] | str"
@@ -204,7 +204,7 @@ class OperatorMethods:
         drop_remainder: bool = False,
         *,
         num_parallel_calls: int | None = None,
-        deterministic: bool | None = None,  # noqa: ARG002
+        deterministic: bool | None = None,
     ) -> Self:
         """Groups rows into record batches of `batch_size` rows, which become the elements.
 
@@ -213,6 +213,7 @@ class OperatorMethods:
         as for `map`. Batches are always in order, whatever `deterministic` says.
         """
         _check_parallel_calls(num_parallel_calls)
+        check_true_or_false(deterministic=_true_for_none(deterministic))
         return self._over(ops.Batch(self._node, batch_size, drop_remainder))
 
     def repeat(self, count: int | None = None) -> Self:

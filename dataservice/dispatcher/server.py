@@ -26,7 +26,7 @@ from dataservice.errors import (
     InvalidTypeError,
 )
 from dataservice.runtime.addresses import format_address
-from dataservice.runtime.arguments import limit_s
+from dataservice.runtime.arguments import check_true_or_false, limit_s
 from dataservice.runtime.auth import TlsConfig, resolve_token
 from dataservice.runtime.journal import Journal, SqliteJournal
 from dataservice.runtime.pickling.stand_in import StandIn
@@ -58,6 +58,7 @@ class DispatchServer:
             raise InvalidTypeError(
                 f"config must be a DispatcherConfig or None, got {type(config).__name__}"
             )
+        check_true_or_false(start=start)
         self._config = config or DispatcherConfig()
         self._lock = threading.Lock()
         self._origin = Origin()

@@ -14,7 +14,7 @@ from typing import Final, NoReturn
 from dataservice.config import OF_WORKER_CONFIG, PORT_PLACEHOLDER, WorkerConfig
 from dataservice.errors import CancelledError, FailedPreconditionError, InvalidTypeError
 from dataservice.runtime.addresses import format_address
-from dataservice.runtime.arguments import limit_s
+from dataservice.runtime.arguments import check_true_or_false, limit_s
 from dataservice.runtime.auth import TlsConfig, client_tls, resolve_token
 from dataservice.runtime.checksum import load_kernel
 from dataservice.runtime.exchanges.flight import FlightServer
@@ -56,6 +56,7 @@ class WorkerServer:
                 f"config must be a WorkerConfig, got {config!r}; give "
                 "WorkerConfig(dispatcher_address=dispatcher.target)"
             )
+        check_true_or_false(start=start)
         self._config = config
         self._origin = Origin()
         self._stopped = threading.Event()

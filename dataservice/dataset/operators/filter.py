@@ -71,9 +71,10 @@ class Filter(FunctionOperator):
                 return _of_rows(to_arrow(returned, "the mask"), batch.num_rows)
             mask = np.asarray(returned)
             if mask.dtype != np.bool_ or mask.shape != (batch.num_rows,):
+                found = f"{mask.dtype} of shape {mask.shape}" if mask.ndim else repr(returned)
                 raise SchemaError(
                     "the function given to filter must return a boolean array of "
-                    f"{batch.num_rows} rows; it returned {mask.dtype} of shape {mask.shape}"
+                    f"{batch.num_rows} rows; it returned {found:.200}"
                 )
             return from_numbers(mask)
 

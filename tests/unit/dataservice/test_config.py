@@ -10,7 +10,8 @@ import pytest
 
 import dataservice
 from dataservice.config import DispatcherConfig, WorkerConfig
-from dataservice.errors import InvalidArgumentError
+from dataservice.dispatcher.server import DispatchServer
+from dataservice.errors import InvalidArgumentError, InvalidTypeError
 from dataservice.runtime.listening import is_loopback
 from dataservice.runtime.machine.cores import available_cores
 from dataservice.worker.server import WorkerServer
@@ -72,6 +73,8 @@ def test_gc_interval_of_zero_is_minimal_and_timeout_of_minus_one_is_never() -> N
         ({"host": ""}, "host must be a non-empty string"),
         ({"fault_tolerant_mode": True}, "needs a work_dir"),
         ({"fault_tolerant_mode": True, "work_dir": ""}, "needs a work_dir"),
+        ({"work_dir": []}, r"work_dir must be a path.* got \[\]"),
+        ({"work_dir": 0, "fault_tolerant_mode": True}, "work_dir must be a path.* got 0"),
         ({"fault_tolerant_mode": 1}, "True or False, got 1"),
         ({"job_gc_timeout_ms": -2}, "job_gc_timeout_ms must be an integer >= -1, got -2"),
         ({"job_gc_check_interval_ms": -1}, "job_gc_check_interval_ms"),
@@ -124,9 +127,20 @@ def test_worker_config_without_dispatcher_address_is_refused() -> None:
         WorkerConfig(None)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="HOST:PORT"):
         WorkerConfig("dispatcher")
+    with pytest.raises(ValueError, match="dispatcher_address must not be empty"):
+        WorkerConfig("")
+    with pytest.raises(TypeError, match=r"dispatcher_address must be a string .* got 3"):
+        WorkerConfig(3)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="must be a WorkerConfig, got 'localhost:5050'"):
         WorkerServer("localhost:5050")  # type: ignore[arg-type]
     assert WorkerConfig("grpc://localhost:5050").dispatcher_target == "localhost:5050"
+
+
+def test_whether_a_server_starts_is_true_or_false() -> None:
+    with pytest.raises(InvalidTypeError, match="start must be True or False, got 'no'"):
+        DispatchServer(start="no")  # type: ignore[arg-type]
+    with pytest.raises(InvalidTypeError, match="start must be True or False, got None"):
+        WorkerServer(worker(), start=None)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.9.1", "::1", "[::1]", "localhost"])

@@ -41,6 +41,7 @@ def test_string_given_as_schema_is_refused_suggesting_job_name() -> None:
         ({"consumer_index": 0}, "go together"),
         ({"max_outstanding_requests": 0}, "must be positive or AUTOTUNE"),
         ({"max_outstanding_requests": True}, "must be positive or AUTOTUNE"),
+        ({"max_outstanding_requests": np.array([1, 2])}, "must be positive or AUTOTUNE"),
         ({"max_outstanding_requests": -2}, "must be positive or AUTOTUNE"),
         ({"compression": "GZIP"}, "Invalid `compression` argument: 'GZIP'; use 'AUTO', 'LZ4'"),
         ({"target_workers": "NEAR"}, "Unrecognized target workers 'NEAR'"),

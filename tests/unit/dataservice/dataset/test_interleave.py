@@ -182,6 +182,7 @@ def test_interleave_makes_no_further_dataset_once_types_are_known() -> None:
         ),
         (lambda d: run(d.interleave(lambda r: r["z"])), UserFunctionError, "KeyError"),
         (lambda d: d.interleave(part, num_parallel_calls=0), InvalidArgumentError, "got 0"),
+        (lambda d: d.batch(2, deterministic="no"), InvalidArgumentError, "False, got 'no'"),
         (
             lambda d: run(d.interleave(lambda r: Dataset.from_parquet(r))),
             UserFunctionError,
