@@ -70,7 +70,8 @@ class SourceMethods:
     def from_numpy(cls, columns: Mapping[str, Any]) -> Self:
         """Creates a dataset of arrays of equal length, one per column.
 
-        2-D arrays become fixed-size lists.
+        2-D arrays become fixed-size lists. The dataset may share their memory: do not change
+        them later.
         """
         if not isinstance(columns, Mapping) or not columns:
             raise InvalidTypeError(f"from_numpy takes a dict of arrays, got {columns!r:.200}")
