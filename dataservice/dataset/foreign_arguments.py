@@ -43,7 +43,7 @@ REMEDIES: Final = {
     "flat_map": _FN | _NAME,
     "from_csv": _FILES
     | {
-        "record_defaults": f"{_SCHEMA}; a value that is missing is null",
+        "record_defaults": f"{_SCHEMA}; a missing value is null, a missing text is empty",
         "column_names": f"{_SCHEMA}, and header=False if the files have no line of names",
         "field_delim": "write delimiter=",
         "na_value": "write null_values=[...]",

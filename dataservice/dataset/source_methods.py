@@ -125,7 +125,9 @@ class SourceMethods:
     ) -> Self:
         """Reads CSV files: the columns of `schema`, or all, with the types of the first block.
 
-        With header=False the column names are those of `schema`, or f0, f1, ... on_error="skip"
+        With header=False the column names are those of `schema`, or f0, f1, ... With `null_values`,
+        these texts are null, in columns of text too; without it, an empty value, "NA", "nan" and
+        the like are null, but in columns of text they are the texts that they are. on_error="skip"
         leaves out rows with too few or too many values, or with a value of another type, and counts
         them in `iterator.stats()["skipped"]`; a file that cannot be read, or with more than 1,000
         values of other types in a block, is left out from there on.

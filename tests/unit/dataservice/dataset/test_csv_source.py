@@ -70,6 +70,23 @@ def test_csv_files_without_lines_or_schema_have_no_columns(tmp_path: pathlib.Pat
         Dataset.from_csv(str(tmp_path), header=False).to_table()
 
 
+@pytest.mark.parametrize(
+    ("null_values", "numbers", "texts"),
+    [
+        (None, [1, None, None], ["", "x", "NA"]),
+        ([""], ["1", None, "NA"], [None, "x", "NA"]),
+        (["", "NA"], [1, None, None], [None, "x", None]),
+    ],
+)
+def test_texts_are_null_only_where_null_values_name_them(
+    tmp_path: pathlib.Path, null_values: list[str] | None, numbers: list[Any], texts: list[Any]
+) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("n,s\n1,\n,x\nNA,NA\n")
+    table = Dataset.from_csv(path, null_values=null_values).to_table()
+    assert table.to_pydict() == {"n": numbers, "s": texts}
+
+
 def test_quoted_multiline_values_are_whole_across_block_borders(tmp_path: pathlib.Path) -> None:
     """Each line inside the quotes looks like a row, and every second one ends in two characters.
 
