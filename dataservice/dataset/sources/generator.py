@@ -206,18 +206,24 @@ def _form_of(item: Any, schema: pa.Schema) -> str:
         value = item.get(field.name)
         if value is None:
             continue
-        return "numpy" if _depth(value) > _depth_of_type(field.type) else "rows"
+        return "rows" if _is_value(value, field.type) else "numpy"
     return "rows"
 
 
+def _is_value(value: Any, kind: pa.DataType) -> bool:
+    """True for one value of a column of that type, False for an array of them."""
+    if isinstance(kind, pa.FixedShapeTensorType):
+        # Both may be flat: a tensor is one list then, and an array of them has two dimensions.
+        return _depth(value) == 1 or getattr(value, "shape", None) == tuple(kind.shape)
+    return _depth(value) <= _depth_of_type(kind)
+
+
 def _depth_of_type(kind: pa.DataType) -> int:
-    """Returns how many lists or dimensions are around the plain values of a column's value."""
+    """Returns how many lists are around the plain values of a column's value."""
     types = pa.types
     if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
         return 1 + _depth_of_type(kind.value_type)
-    if types.is_map(kind):
-        return 2  # a list of pairs
-    return len(kind.shape) if isinstance(kind, pa.FixedShapeTensorType) else 0
+    return 2 if types.is_map(kind) else 0  # a map is a list of pairs
 
 
 def _depth(value: Any) -> int:

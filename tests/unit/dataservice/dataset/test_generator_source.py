@@ -81,6 +81,13 @@ def test_rows_may_hold_nested_values(kind: pa.DataType, values_of_rows: Any, rea
     assert table["v"].to_pylist() == read
 
 
+@pytest.mark.parametrize("shape", [(3, 1, 2), (3, 2)])
+def test_array_of_tensors_may_be_flat(shape: tuple[int, ...]) -> None:
+    schema = pa.schema([("v", pa.fixed_shape_tensor(pa.float32(), (1, 2)))])
+    table = Dataset.from_generator(lambda: [{"v": np.ones(shape)}], schema).to_table()
+    assert table["v"].to_pylist() == [[1.0, 1.0]] * 3
+
+
 def test_generator_plan_has_one_split_after_encoding() -> None:
     linear = linearise(decode_plan(encode_plan(Dataset.from_generator(by_rows, SCHEMA).node)))
     splits = plan_splits(linear)
