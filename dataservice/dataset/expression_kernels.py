@@ -294,6 +294,7 @@ OPERATIONS: Final[dict[str, Operation]] = {
     "truediv": Operation(2, _of_halves(_true_divide), None, "/"),
     "floordiv": Operation(2, _by_numpy(np.floor_divide), None, "//"),
     "mod": Operation(2, _by_numpy(np.remainder), None, "%"),
+    "pow": Operation(2, _of_halves(_arithmetic(pc.power)), None, "**"),
     "neg": Operation(1, pc.negate, None, "-"),
     "eq": Operation(2, _comparison(pc.equal), lambda a, b: a == b, "=="),
     "ne": Operation(2, _comparison(pc.not_equal), lambda a, b: a != b, "!="),

@@ -174,6 +174,12 @@ class Expression:
     def __rmod__(self, other: Any) -> Expression:
         return _binary("mod", other, self)
 
+    def __pow__(self, other: Any) -> Expression:
+        return _binary("pow", self, other)
+
+    def __rpow__(self, other: Any) -> Expression:
+        return _binary("pow", other, self)
+
     def __neg__(self) -> Expression:
         return Expression("neg", (self,))
 

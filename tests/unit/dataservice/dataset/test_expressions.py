@@ -46,6 +46,9 @@ def evaluated(expression: Expression) -> list[Any]:
         (col("i") / 2, [-3.5, 0.0, 1.5, None]),
         (col("i") // 2, [-4, 0, 1, None]),
         (col("i") % 2, [1, 0, 1, None]),
+        (col("i") ** 2, [49, 0, 9, None]),
+        (col("j") ** 0.5, [2**0.5] * 4),
+        (2 ** col("j"), [4] * 4),
         (7 % col("j"), [1, 1, 1, 1]),
         (-col("i"), [7, 0, -3, None]),
         (col("i") == 0, [False, True, False, None]),
@@ -85,6 +88,8 @@ def test_expression_evaluates_to_expected_values(expression: Expression, wanted:
 def test_constant_does_not_widen_column_type() -> None:
     assert (col("f") * 2.0).evaluate(BATCH).type == pa.float32()
     assert (col("f") + 1).evaluate(BATCH).type == pa.float32()
+    assert (col("f") ** 2).evaluate(BATCH).type == pa.float32()
+    assert (col("j") ** 2).evaluate(BATCH).type == pa.int32()
     assert (col("j") + 1).evaluate(BATCH).type == pa.int32()
     assert (col("j") * 2.5).evaluate(BATCH).to_pylist() == [5.0] * 4
     assert (col("j") + 2**40).evaluate(BATCH).to_pylist() == [2**40 + 2] * 4
@@ -266,6 +271,8 @@ def test_type_error_names_the_expression() -> None:
         evaluated(col("s") % 2)
     with pytest.raises(InvalidArgumentError, match="division by zero"):
         evaluated(col("j") // 0)
+    with pytest.raises(SchemaError, match=r"\(col\('i'\) \*\* lit\(-1\)\): integers to negative"):
+        evaluated(col("i") ** -1)
 
 
 @pytest.mark.parametrize(
