@@ -30,12 +30,15 @@ from dataservice.errors import (
 )
 from dataservice.runtime.arguments import limit_s
 from dataservice.runtime.identity import new_id
-from dataservice.runtime.refused_timeouts import refuse_timeout
+from dataservice.runtime.refused_arguments import refuse_arguments
+from dataservice.runtime.refused_timeouts import TIMEOUT, refuse_timeout
 from dataservice.vocabulary import parse_target
 from dataservice.wire import dispatcher_pb2 as pb
 
 logger = logging.getLogger(__name__)
 
+OF_SAVE: Final = {"data_service_address": "write service="} | TIMEOUT
+"""What tf.data calls the arguments of `save`."""
 _UNKNOWN: Final = "unknown"
 _FIRST_PAUSE_S: Final = 0.02
 _MAX_PAUSE_S: Final = 0.5
@@ -121,7 +124,7 @@ class Snapshot:
         return connection.get_snapshot(self.snapshot_id, timeout_s=self._timeout_s)
 
 
-@refuse_timeout("save")
+@refuse_arguments("save", OF_SAVE)
 def save(
     dataset: Dataset,
     path: str,

@@ -18,6 +18,7 @@ import pytest
 import dataservice as ds
 import pstrain as ps
 from dataservice import public_names
+from dataservice.client.snapshots import OF_SAVE
 from dataservice.config import OF_DISPATCHER_CONFIG, OF_WORKER_CONFIG
 from dataservice.dataset import foreign_arguments as of_tf_data
 from dataservice.dataset import foreign_names
@@ -171,6 +172,7 @@ TAKERS: list[tuple[Callable[..., Any], dict[str, str]]] = [
     (_model().predict, foreign_arguments.PREDICT),
     (_model().compile, foreign_arguments.COMPILE),
     (ds.DispatchServer, OF_DISPATCHER_CONFIG),
+    (ds.save, OF_SAVE),
     (ds.WorkerServer, OF_WORKER_CONFIG),
     (ps.layers.Embedding, foreign_arguments.EMBEDDING),
     (ps.layers.Dense, foreign_arguments.DENSE),
