@@ -16,7 +16,7 @@ expected::
     │   └── AddressInUseError     OSError
     ├── DeadlineExceededError     TimeoutError
     ├── UnavailableError          ConnectionError      a peer cannot be reached; may be retried
-    ├── CancelledError
+    ├── CancelledError        RuntimeError         ended by the caller
     ├── UnauthenticatedError      PermissionError
     ├── ResourceExhaustedError    RuntimeError
     ├── DataLossError             OSError              damaged bytes: CRC, journal
@@ -171,7 +171,7 @@ class UnavailableError(DataServiceError, ConnectionError):
 
 
 @register_error
-class CancelledError(DataServiceError):
+class CancelledError(DataServiceError, RuntimeError):
     """The caller cancelled the work."""
 
     code = "CANCELLED"

@@ -60,6 +60,7 @@ def test_error_class_and_message_survive_json_and_pickle(cls: type[DataServiceEr
         (errors.AddressInUseError, OSError),
         (errors.DeadlineExceededError, TimeoutError),
         (errors.UnavailableError, ConnectionError),
+        (errors.CancelledError, RuntimeError),
         (errors.UnauthenticatedError, PermissionError),
         (errors.ResourceExhaustedError, RuntimeError),
         (errors.DataLossError, OSError),
@@ -74,6 +75,12 @@ def test_error_class_and_message_survive_json_and_pickle(cls: type[DataServiceEr
 def test_error_is_caught_as_nearest_builtin(cls: type[Exception], builtin: type[Exception]) -> None:
     with pytest.raises(builtin, match=r"^wrong$"):
         raise cls("wrong")
+
+
+@pytest.mark.parametrize("cls", [cls for cls in CLASSES if cls is not DataServiceError])
+def test_every_error_is_caught_as_some_builtin(cls: type[Exception]) -> None:
+    of_python = {base for base in cls.__mro__ if base.__module__ == "builtins"}
+    assert of_python - {object, BaseException, Exception}
 
 
 def test_error_codes_are_distinct_and_stable() -> None:
