@@ -56,7 +56,7 @@ class DispatchServer:
     def __init__(self, config: DispatcherConfig | None = None, start: bool = True) -> None:
         if config is not None and not isinstance(config, DispatcherConfig):
             raise InvalidTypeError(
-                f"config must be a DispatcherConfig or None, got {type(config).__name__}"
+                f"config must be a DispatcherConfig or None, got {config!r:.200}"
             )
         check_true_or_false(start=start)
         self._config = config or DispatcherConfig()

@@ -136,7 +136,9 @@ def test_worker_config_without_dispatcher_address_is_refused() -> None:
     assert WorkerConfig("grpc://localhost:5050").dispatcher_target == "localhost:5050"
 
 
-def test_whether_a_server_starts_is_true_or_false() -> None:
+def test_arguments_of_servers_are_checked_by_type() -> None:
+    with pytest.raises(InvalidTypeError, match="a DispatcherConfig or None, got 5050"):
+        DispatchServer(5050)  # type: ignore[arg-type]
     with pytest.raises(InvalidTypeError, match="start must be True or False, got 'no'"):
         DispatchServer(start="no")  # type: ignore[arg-type]
     with pytest.raises(InvalidTypeError, match="start must be True or False, got None"):
