@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from pstrain.errors import InvalidArgumentError
+from pstrain.errors import InvalidArgumentError, NotFoundError
 from pstrain.paramserver.saved import Saved, check_shape
 from pstrain.variables.attributes import has_within
 from pstrain.variables.base import BaseVariable
@@ -94,6 +94,15 @@ class Deferred:
     def path(self) -> str:
         """The checkpoint's path."""
         return self._restored.path
+
+    def lacks(self, variable: BaseVariable) -> NotFoundError:
+        """Returns the error of a variable of the waiting object for which no value waits."""
+        name = variable.spec.name
+        return NotFoundError(
+            f"checkpoint {self.path} holds no variable {f'{self._prefix}/{name}'!r}, for which a "
+            f"restored object waited; it holds {', '.join(sorted(self.waiting))}: give the object, "
+            "or the layer in it, the name under which it was saved"
+        )
 
     def load_into(self, variable: BaseVariable) -> None:
         """Loads the waiting value into ``variable``; raises KeyError if no value waits for it."""
@@ -232,9 +241,7 @@ def _created(variable: BaseVariable, maker: Maker | None) -> None:
     for value, each in candidates:
         each.forget_reached(value)
     wanting = [(value, each) for value, each in candidates if each.wanted(variable)]
-    of_maker = [each for value, each in wanting if value is maker]
-    if maker is not None and not of_maker:
-        of_maker = [each for value, each in wanting if has_within(value, maker)]
+    of_maker = _of_maker(wanting, maker)
     found = of_maker or [
         each for value, each in wanting if not (each.is_partial or isinstance(value, Maker))
     ]
@@ -247,6 +254,18 @@ def _created(variable: BaseVariable, maker: Maker | None) -> None:
         # Several objects wait for one value if a model was made anew while the old one still
         # exists. The newest object is the one in use; the others go on waiting.
         found[-1].load_into(variable)
+    else:
+        for lacking in _of_maker(candidates, maker):
+            if not lacking.is_partial:
+                raise lacking.lacks(variable)
+
+
+def _of_maker(waiting: list[tuple[Any, Deferred]], maker: Maker | None) -> list[Deferred]:
+    """Returns the values that wait for the object ``maker``, or else for objects that hold it."""
+    if maker is None:
+        return []
+    own = [each for value, each in waiting if value is maker]
+    return own or [each for value, each in waiting if has_within(value, maker)]
 
 
 on_creation(_created)

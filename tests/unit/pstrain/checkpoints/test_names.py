@@ -71,6 +71,38 @@ def test_deferred_value_of_wrong_shape_is_refused(tmp_path: pathlib.Path) -> Non
         Model(rows=7)
 
 
+def test_layer_that_was_saved_under_another_name_is_refused_when_it_makes_its_variables(
+    tmp_path: pathlib.Path,
+) -> None:
+    class Head:
+        def __init__(self, name: str) -> None:
+            self.layers = [Dense(1, name=name)]
+
+        @property
+        def variables(self) -> list[Any]:
+            return self.layers[0].variables
+
+    one_row = np.ones((1, 2), np.float32)
+    saved, renamed, within, other = Dense(1, name="a"), Dense(1, name="b"), Head("b"), Dense(1)
+    saved(one_row)
+    path = Checkpoint(layer=saved).save(tmp_path)
+    Checkpoint(layer=renamed).restore(path)
+    Checkpoint(layer=within).restore(path)
+    for layer in (renamed, within.layers[0]):
+        with pytest.raises(NotFoundError, match=r"no variable 'layer/b/kernel'.*layer/a/kernel"):
+            layer(one_row)
+    other(one_row)
+
+
+def test_metric_that_was_saved_as_another_is_refused_when_it_makes_its_state(
+    tmp_path: pathlib.Path,
+) -> None:
+    saved, renamed = Mean(), Mean("other")
+    saved.update_state(1.0)
+    with pytest.raises(NotFoundError, match="no variable 'm/metrics/other'"):
+        Checkpoint(m=renamed).restore(Checkpoint(m=saved).save(tmp_path))
+
+
 def test_layers_and_metrics_with_equal_names_get_their_own_values(tmp_path: pathlib.Path) -> None:
     one_row = np.ones((1, 2), np.float32)
 
