@@ -29,6 +29,7 @@ from pstrain.checkpoints.watch import checkpoints_iterator
 from pstrain.errors import DataLossError, InvalidArgumentError, InvalidTypeError, NotFoundError
 from pstrain.evaluation import evaluate
 from pstrain.evaluation_results import EvaluationResults
+from pstrain.execution.data import as_source
 from pstrain.features.weighting import with_weights
 from pstrain.variables.variable import Variable
 
@@ -96,7 +97,6 @@ class SidecarEvaluator:
                 f"SidecarEvaluator takes a model, then the data, got {model!r} first"
             )
         self.model = model
-        self.data, self._weight_column = with_weights(data, sample_weight)
         self.checkpoint_dir = path_of(checkpoint_dir, "checkpoint_dir")
         beside = os.path.join(self.checkpoint_dir, "evaluation")
         self.results_dir = path_of(beside if results_dir is None else results_dir, "results_dir")
@@ -110,6 +110,8 @@ class SidecarEvaluator:
         self._batch_size, self._verbose = batch_size, verbose
         self._stop = threading.Event()
         self._step_count: _StepCount | None = None
+        weighted, self._weight_column = with_weights(data, sample_weight)
+        self.data = as_source(weighted, batch_size)
         self._evaluated: set[str] = set()
 
     def __repr__(self) -> str:

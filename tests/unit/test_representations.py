@@ -48,7 +48,7 @@ SPEC = {"worker": ["h:1", "h:2"], "ps": ["h:3"]}
         ),
         (ps.callbacks.EarlyStopping(), "<EarlyStopping>"),
         (
-            ps.SidecarEvaluator(_model(), None, "dir"),
+            ps.SidecarEvaluator(_model(), {"page": [0]}, "dir"),
             "<SidecarEvaluator of 'dir', 0 evaluations of <LogisticRegression",
         ),
         (iter(ds.Dataset.range(3).batch(2)), "<DatasetIterator of range > batch, epoch 0>"),

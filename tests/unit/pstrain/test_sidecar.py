@@ -92,6 +92,14 @@ def test_sidecar_evaluation_uses_sample_weights(tmp_path: pathlib.Path) -> None:
     assert weighed["loss"] != made.evaluate(data(), verbose=0)["loss"]
 
 
+@pytest.mark.parametrize("wrong", [3, [{"page": 1}], "clicks.parquet"])
+def test_what_is_no_data_is_refused_before_any_checkpoint(
+    wrong: Any, tmp_path: pathlib.Path
+) -> None:
+    with pytest.raises(InvalidArgumentError, match=f"data is a Dataset.*{type(wrong).__name__}"):
+        ps.SidecarEvaluator(model(), wrong, tmp_path)
+
+
 @pytest.mark.usefixtures("trained")
 def test_sidecar_ends_by_max_evaluations_last_step_timeout_or_stop(tmp_path: pathlib.Path) -> None:
     def steps(**options: Any) -> list[int]:
