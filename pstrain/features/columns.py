@@ -220,15 +220,26 @@ def vector(what: str, values: Any, dtype: DTypeLike = np.float32) -> NDArray[Any
         values = values.combine_chunks()
     if isinstance(values, pa.Array):
         values = singles(values)
-        if values.null_count:
-            raise DataError(f"{what} hold {values.null_count} nulls: filter them out")
-        if pa.types.is_integer(values.type) or pa.types.is_floating(values.type):
-            values = to_numbers(values)
+    nulls = _null_count(values)
+    if nulls:
+        raise DataError(f"{what} hold {nulls} nulls: filter them out")
+    type_ = values.type if isinstance(values, pa.Array) else None
+    if type_ is not None and (pa.types.is_integer(type_) or pa.types.is_floating(type_)):
+        values = to_numbers(values)
     try:
         return np.ascontiguousarray(values, dtype=dtype).reshape(-1)
     except (TypeError, ValueError) as error:
-        kind = getattr(values, "type", None) or _kind(values)
+        kind = type_ or _kind(values)
         raise DataError(f"{what} are not numbers but {kind}: map them to numbers") from error
+
+
+def _null_count(values: Any) -> int:
+    """Returns the number of nulls, and of None in lists and arrays, of which NumPy makes NaN."""
+    if isinstance(values, pa.Array):
+        return int(values.null_count)
+    if isinstance(values, np.ndarray):
+        values = values.ravel().tolist() if values.dtype.kind == "O" else ()
+    return sum(each is None for each in values) if isinstance(values, list | tuple) else 0
 
 
 def _kind(values: Any) -> Any:

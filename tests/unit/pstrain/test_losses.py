@@ -94,6 +94,7 @@ def test_labels_may_be_arrow_columns_or_lists_of_one(score: Any) -> None:
     for wrong, words in [
         (pa.array([0, 1, None, 0]), "labels hold 1 nulls: filter them out"),
         (pa.array([[0], [1], [1, 1], [0]]), "labels are not numbers but list<item: int64>"),
+        ([0, None, None, 1], "labels hold 2 nulls"),
         (np.array(["no", "yes", "yes", "no"]), "labels are not numbers but <U3: map them"),
     ]:
         with pytest.raises(DataError, match=words):

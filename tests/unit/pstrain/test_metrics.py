@@ -211,6 +211,7 @@ def test_mean_of_nan_is_nan() -> None:
         ("a", None, "metric 'mean': values are not numbers but <U1: map them to numbers"),
         (None, None, "metric 'mean': values are not numbers but None"),
         ([[1.0], [1.0, 2.0]], None, "values are not numbers but lists of several lengths"),
+        ([1.0, None], None, "metric 'mean': values hold 1 nulls: filter them out"),
         ([1.0], ["a"], "metric 'mean': weights are not numbers but <U1"),
     ],
 )
