@@ -78,9 +78,12 @@ def _numbered(cluster: Any) -> Any:
 
 def _task_index(value: object) -> int:
     try:
-        return int(str(value))
+        index = int(str(value))
     except ValueError:
         raise InvalidArgumentError(f"TF_CONFIG: task index is not an integer: {value!r}") from None
+    if index < 0:
+        raise InvalidArgumentError(f"TF_CONFIG: task index must not be negative, got {index}")
+    return index
 
 
 def _read_tf_config() -> dict[str, Any]:

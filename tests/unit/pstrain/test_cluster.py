@@ -63,7 +63,9 @@ def test_missing_tf_config_gives_empty_cluster() -> None:
     assert resolver.master() == ""
 
 
-@pytest.mark.parametrize("text", ["{", "[1]", '{"task": {"index": "x"}}'])
+@pytest.mark.parametrize(
+    "text", ["{", "[1]", '{"task": {"index": "x"}}', '{"task": {"type": "ps", "index": -1}}']
+)
 def test_malformed_tf_config_is_refused(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setenv("TF_CONFIG", text)
     with pytest.raises(ValueError, match="TF_CONFIG"):
