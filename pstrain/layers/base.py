@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dataservice.runtime.arguments import check_text
 from dataservice.runtime.number_arrays import to_axes
 from pstrain.errors import InvalidArgumentError, InvalidTypeError
 from pstrain.gradients.recording import leaf
@@ -48,6 +49,8 @@ class Layer(ArrayAccess, Freezable, Hinting, ABC):
             )
 
     def __init__(self, name: str | None = None) -> None:
+        if name is not None:
+            check_text(f"name of layer {type(self).__name__}", name)
         self.name = type(self).__name__.lower() if name is None else name
         self.variables: list[Any] = []
 

@@ -57,6 +57,7 @@ class Embedding(Layer):
         by_field: bool = False,
     ) -> None:
         super().__init__(name)
+        name = self.name
         self.by_field = by_field
         self.combiner = check_pooling(combiner, "combiner")
         is_one = isinstance(vocabulary_sizes, numbers.Number)
@@ -165,6 +166,7 @@ class WideDeepTable(Layer):
         by_field: bool = False,
     ) -> None:
         super().__init__(name)
+        name = self.name
         self.by_field = by_field
         rows = integer_at_least(rows, 1, f"layer {name!r}: rows")
         self.fields = integer_at_least(fields, 1, f"layer {name!r}: fields")

@@ -78,6 +78,7 @@ class Interaction(Layer):
         name: str = "interaction",
     ) -> None:
         super().__init__(name)
+        name = self.name
         check_choice(f"layer {name!r}: kind", kind, ("dot", "sum"))
         self.count = integer_at_least(count, 1, f"layer {name!r}: count")
         self.dim = integer_at_least(dim, 1, f"layer {name!r}: dim")
@@ -130,6 +131,7 @@ class Cross(Layer):
         self, size: int, rank: int | None = None, *, name: str = "cross", seed: int = 0
     ) -> None:
         super().__init__(name)
+        name = self.name
         size = integer_at_least(size, 1, f"layer {name!r}: size")
         self._down = None
         if rank is not None:
@@ -204,6 +206,7 @@ class NumericEmbedding(Layer):
         self, columns: int, dim: int, *, name: str = "numeric_embedding", seed: int = 0
     ) -> None:
         super().__init__(name)
+        name = self.name
         self.columns = columns = integer_at_least(columns, 1, f"layer {name!r}: columns")
         self.dim = dim = integer_at_least(dim, 1, f"layer {name!r}: dim")
         start = initializers.uniform(seed=initializers.seed_for(name, seed))

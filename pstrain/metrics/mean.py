@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dataservice.runtime.arguments import positive
 from pstrain.errors import InvalidArgumentError
 from pstrain.features.columns import check_labels, vector
 from pstrain.kernels import losses
@@ -68,7 +69,7 @@ class LogLoss(Metric):
     @refuse_arguments("LogLoss", foreign_arguments.LOG_LOSS)
     def __init__(self, name: str = "log_loss", epsilon: float = 1e-7) -> None:
         super().__init__(name, _SHAPE)
-        self.epsilon = epsilon
+        self.epsilon = positive(epsilon, "epsilon")
 
     def update(
         self,

@@ -12,6 +12,7 @@ from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any
 
+from dataservice.runtime.arguments import check_callable, path_of
 from pstrain.errors import InvalidArgumentError
 from pstrain.variables.arrays import ArrayAccess
 from pstrain.variables.freezing import Freezable
@@ -60,10 +61,12 @@ class Weights(ArrayAccess, Freezable):
         """Restores a checkpoint of ``save_weights``, or one with ``model=``; returns its path."""
         from pstrain.checkpoints.checkpoint import Checkpoint
 
-        return Checkpoint(model=self).restore(path)
+        # Unlike for Checkpoint.restore, None would be a lost path, not a first start.
+        return Checkpoint(model=self).restore(path_of(path, "path"))
 
     def summary(self, print_fn: Callable[[str], Any] = print) -> None:
         """Prints the variables with their shapes, numbers of values and places."""
+        check_callable("print_fn", print_fn)
         rows = [("variable", "shape", "values", "where")]
         for variable in self.variables:
             places = variable.device

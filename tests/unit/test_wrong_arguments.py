@@ -62,6 +62,11 @@ WRONG_TYPES: dict[str, Callable[[], Any]] = {
     "log_dir must be a path.*got 4": lambda: ps.LocalCluster(log_dir=4),  # type: ignore[arg-type]
     "from_logits must be True or False, got 3": lambda: ps.losses.BinaryCrossentropy(3),  # type: ignore[arg-type]
     "name of a metric must be text, got 3": lambda: ps.metrics.Mean(3),  # type: ignore[arg-type]
+    "epsilon must be a number, got 'x'": lambda: ps.metrics.LogLoss(epsilon="x"),  # type: ignore[arg-type]
+    "name of layer Dense must be text, got 3": lambda: ps.layers.Dense(2, name=3),  # type: ignore[arg-type]
+    "name of layer Embedding must be text": lambda: ps.layers.Embedding(8, 2, name=b"x"),  # type: ignore[arg-type]
+    "path must be a path.*got None": lambda: MODEL.load_weights(None),  # type: ignore[arg-type]
+    "print_fn must be a function, got 'x'": lambda: MODEL.summary("x"),  # type: ignore[arg-type]
     "boundaries must be a list": lambda: schedules.PiecewiseConstantDecay(3, [1.0]),  # type: ignore[arg-type]
     "each of boundaries must be a number, got 'a'": lambda: schedules.PiecewiseConstantDecay(
         ["a"],  # type: ignore[list-item]
@@ -120,6 +125,9 @@ WRONG_VALUES: dict[str, Callable[[], Any]] = {
     "tokens of a IntegerLookup: .*'a'": lambda: ps.layers.IntegerLookup().adapt(["a"]),
     "tokens of a IntegerLookup: .*'m'": lambda: ps.layers.IntegerLookup(mask_token="m"),  # type: ignore[arg-type]
     "fan_out must be a positive integer, got 0": lambda: ps.initializers.glorot_uniform(1, 0),
+    "epsilon must be positive, got -1": lambda: ps.metrics.LogLoss(epsilon=-1),
+    "path must not be empty": lambda: MODEL.load_weights(""),
+    "name of layer Dense must not be empty": lambda: ps.layers.Dense(2, name=""),
     "combiner must be one of .*'max'": lambda: ps.layers.Embedding(8, 2, combiner="max"),
     "workers must be a positive integer, got '2'": lambda: ps.LocalCluster("2"),  # type: ignore[arg-type]
 }

@@ -117,6 +117,20 @@ def test_dense_learns_its_input_size_from_first_call() -> None:
         layer(np.zeros((1, 4), dtype=np.float32))
 
 
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda name: Dense(1, input_size=2, name=name),
+        lambda name: Embedding(4, 2, name=name),
+        lambda name: Cross(2, 1, name=name),
+    ],
+)
+def test_layer_without_name_is_named_after_its_class(made: Any) -> None:
+    layer = made(None)
+    assert layer.name == type(layer).__name__.lower()
+    assert all(variable.name.startswith(layer.name) for variable in layer.weights)
+
+
 def test_unknown_activation_is_refused_by_layer_name() -> None:
     with pytest.raises(InvalidArgumentError, match=r"layer 'dense'.*'tanh'"):
         Dense(2, "tanh", input_size=1)  # type: ignore[arg-type]
