@@ -172,6 +172,15 @@ def sizes(shape: Any, name: str | None) -> tuple[int, ...]:
     return tuple(int(size) for size in sizes)
 
 
+def check_shapes_agree(shape: Any, of_value: tuple[int, ...], name: str | None) -> None:
+    """Raises InvalidArgumentError if a ``shape`` is given that is not that of the initial value."""
+    if shape is not None and sizes(shape, name) != tuple(of_value):
+        raise InvalidArgumentError(
+            f"initial value of shape {tuple(of_value)} does not fit {called(name)} of shape "
+            f"{sizes(shape, name)}: leave out shape=, or give the initializer alone"
+        )
+
+
 def as_array(value: Any, name: str | None) -> Array:
     """Converts a value to an array of the dtype that NumPy chooses for it."""
     try:

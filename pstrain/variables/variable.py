@@ -23,6 +23,7 @@ from pstrain.variables.initial_values import (
     called,
     check_dtype,
     check_initializer,
+    check_shapes_agree,
     dtype_name,
     initial_array,
     sizes,
@@ -131,6 +132,7 @@ class Variable(BaseVariable):
         if callable(given) and not isinstance(given, InitializerSpec) and not by_shard:
             given = value_of_call(given, name)
         if isinstance(given, InitialValue):
+            check_shapes_agree(shape, given.shape, name)
             dtype, shape, given = dtype or given.dtype, given.shape, given.initializer
         if isinstance(given, InitializerSpec) or by_shard:
             if shape is None:

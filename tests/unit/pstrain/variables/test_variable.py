@@ -96,6 +96,7 @@ def test_dtype_follows_initial_value(value: Any, dtype: str | None, expected: st
         lambda: create_variable(initializers.zeros(), name="x"),
         lambda: create_variable(initializers.zeros(), shape=(-1, 3), name="x"),
         lambda: create_variable(np.zeros(3), shape=(2,), name="x"),
+        lambda: Variable(initializers.normal()((3, 2)), shape=(4, 2)),
     ],
 )
 def test_invalid_variable_arguments_are_refused(make: Any) -> None:
