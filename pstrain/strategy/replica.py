@@ -202,6 +202,7 @@ class Replica(Hinting):
         self, value_fn: Callable[[ValueContext], Any]
     ) -> Any:
         """Returns ``value_fn(ValueContext(...))`` for the only replica of this process."""
+        check_callable("value_fn", value_fn)
         return value_fn(ValueContext(_replica_id(self), self.num_replicas_in_sync))
 
     def experimental_distribute_dataset(self, dataset: Any, options: Any = None) -> Any:

@@ -147,6 +147,8 @@ def test_single_replica_has_one_local_result() -> None:
         lambda context: (context.replica_id_in_sync_group, context.num_replicas_in_sync)
     )
     assert made == (0, 1)
+    with pytest.raises(TypeError, match="value_fn must be a function, got 3"):
+        strategy.experimental_distribute_values_from_function(3)  # type: ignore[arg-type]
 
 
 def test_run_refuses_invalid_args_and_kwargs() -> None:
