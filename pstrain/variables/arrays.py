@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pstrain.errors import InvalidArgumentError
+from pstrain.errors import InvalidArgumentError, InvalidTypeError
 from pstrain.variables.joint_access import assign_together, read_together
 
 
@@ -53,6 +53,16 @@ class ArrayAccess:
     def set_weights(self, weights: Sequence[Any]) -> None:
         """Sets all values; InvalidArgumentError, before any change, if they do not fit."""
         variables = self._all_variables()
+        if not isinstance(weights, Sequence | np.ndarray):
+            raise InvalidTypeError(
+                f"set_weights takes a list of arrays, as get_weights() returns, got "
+                f"{type(weights).__name__}"
+            )
+        if not variables and len(weights):
+            raise InvalidArgumentError(
+                f"{len(weights)} arrays, but {self!r} has no variables yet: call it once before, "
+                "or give it the size of its inputs"
+            )
         if len(weights) != len(variables):
             raise InvalidArgumentError(
                 f"{len(weights)} arrays for {len(variables)} variables: give one for each of "

@@ -44,6 +44,10 @@ def test_weights_of_a_layer_are_read_and_set_by_keras_names() -> None:
         np.testing.assert_array_equal(mine, theirs)
     with pytest.raises(InvalidArgumentError, match=r"1 arrays for 2 variables: .*dense/kernel"):
         first.set_weights([np.zeros((3, 2))])
+    with pytest.raises(InvalidTypeError, match=r"as get_weights\(\) returns, got Dense"):
+        first.set_weights(second)  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgumentError, match=r"2 arrays, but .*no variables yet: call it"):
+        ps.layers.Dense(2).set_weights(first.get_weights())
     assert first.count_params() == 8
     first.trainable = False
     assert first.trainable_weights == []
