@@ -7,15 +7,20 @@ same row, or key, in every process.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, get_args
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dataservice.runtime.arguments import check_text, check_true_or_false, integer_at_least
-from pstrain.errors import InvalidArgumentError
+from dataservice.runtime.arguments import (
+    check_choice,
+    check_text,
+    check_true_or_false,
+    integer_at_least,
+)
+from pstrain.errors import DataError, InvalidArgumentError
 from pstrain.features import columns
 from pstrain.features.bags import Bags, Lists, Pooling, check_pooling
 from pstrain.features.tokens import Vocabulary
@@ -35,7 +40,8 @@ class Category:
     ``layers.OnlineLookup``). Until then, and if none of the ``buckets`` is left, values share the
     first row. ``pooling`` makes it a column of lists, whose rows are pooled into one: their "sum",
     "mean" or "sqrtn"; zeros for an empty list. ``weights``: the name of a column of lists that has
-    a weight for each value.
+    a weight for each value. ``holds``: "integers" or "strings", if the column must hold these,
+    because the integer 7 and the string "7" have different rows; schemas made of data state it.
     """
 
     buckets: int = 0
@@ -45,6 +51,8 @@ class Category:
     vocabulary: Vocabulary | None = None
     online: bool = False
     min_count: int = 1
+    # A check of columns only: which row a value has does not depend on it.
+    holds: columns.Kind | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         if self.vocabulary is not None:
@@ -62,6 +70,8 @@ class Category:
             raise InvalidArgumentError(f"buckets must be in [1, 2^31), got {self.buckets}")
         self._check_online()
         check_pooling(self.pooling)
+        if self.holds is not None:
+            check_choice("holds", self.holds, list(get_args(columns.Kind)))
         if self.weights is not None:
             check_text("weights", self.weights)
         if self.weights is not None and self.pooling is None:
@@ -95,12 +105,25 @@ class Category:
         self, name: str, column: pa.Array, base: int, out: NDArray[np.int64], k: int
     ) -> None:
         """Writes a column's rows, from ``base`` on, or keys if online, into ``out[:, k]``."""
+        if self.vocabulary is None:
+            self._check_kind(name, column.type)
         if self.online:
             columns.keys_into(name, column, out, k)
         elif self.vocabulary is not None:
             self.vocabulary.ids_into(name, column, base, out, k)
         else:
             columns.ids_into(name, column, self.buckets, self.hashed, base, out, k)
+
+    def _check_kind(self, name: str, type_: pa.DataType) -> None:
+        found = columns.kind_of(type_)
+        if None in (self.holds, found) or found == self.holds:
+            return
+        wanted = "int64" if self.holds == "integers" else "string"
+        raise DataError(
+            f"categorical column {name!r} holds {type_}, and the model is made for {self.holds}, "
+            f"which have other rows: cast it, as with_column({name!r}, "
+            f'col({name!r}).cast("{wanted}")) does'
+        )
 
     def bags(
         self, name: str, column: pa.Array, weights: pa.Array | None, base: int, field: int
@@ -121,6 +144,7 @@ class Category:
             "weights": self.weights,
             "vocabulary": None if self.vocabulary is None else self.vocabulary.to_json(),
             "online": self.online or None,
+            "holds": self.holds,
             "min_count": self.min_count if self.online else None,
         }
         given = {name: value for name, value in rest.items() if value is not None}

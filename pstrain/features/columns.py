@@ -6,7 +6,7 @@ offending type or value, and the remedy.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +20,7 @@ from pstrain.kernels import hashing, keys
 from pstrain.kernels.keys import NO_KEY
 
 # Keyed by type id: hashing a type object formats it as text each time.
-_NUMPY_OF = {
+_NUMPY_OF: Final[dict[int, np.dtype[Any]]] = {
     pa.int8().id: np.dtype(np.int8),
     pa.int16().id: np.dtype(np.int16),
     pa.int32().id: np.dtype(np.int32),
@@ -46,6 +46,13 @@ _TEXT = frozenset(
     )
 )
 _COMPILED = frozenset(np.dtype(t) for t in (np.int32, np.int64, np.float32, np.float64))
+
+Kind = Literal["integers", "strings"]
+_KINDS: Final[dict[int, Kind]] = {
+    **dict.fromkeys(_TEXT, "strings"),
+    **{id_: "integers" for id_, kind in _NUMPY_OF.items() if np.issubdtype(kind, np.integer)},
+    pa.bool_().id: "integers",
+}
 
 
 def _view(buffer: pa.Buffer | None, dtype: Any, size: int = -1, offset: int = 0) -> NDArray[Any]:
@@ -78,6 +85,14 @@ def is_categorical(type_: pa.DataType) -> bool:
         or is_text(type_)
         or (pa.types.is_dictionary(type_) and is_categorical(type_.value_type))
     )
+
+
+def kind_of(type_: pa.DataType) -> Kind | None:
+    """Returns what a hash takes the values of a column for; None if it has none, or takes none."""
+    found = _KINDS.get(type_.id)
+    if found is None and (pa.types.is_dictionary(type_) or is_list(type_)):
+        return kind_of(type_.value_type)
+    return found
 
 
 def dense_into(

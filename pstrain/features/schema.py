@@ -181,9 +181,11 @@ class FeatureSchema:
             if pa.types.is_floating(column.type):
                 dense.append(column.name)
             elif columns.is_categorical(column.type):
-                categorical[column.name] = Category(buckets)
+                holds = columns.kind_of(column.type)
+                categorical[column.name] = Category(buckets, holds=holds)
             elif is_list(column.type) and columns.is_categorical(column.type.value_type):
-                categorical[column.name] = Category(buckets, pooling="mean")
+                holds = columns.kind_of(column.type)
+                categorical[column.name] = Category(buckets, pooling="mean", holds=holds)
             else:
                 raise InvalidArgumentError(
                     f"column {column.name!r} has type {column.type}, which is not a feature: "

@@ -235,10 +235,13 @@ def _is_skewed(name: str, column: pa.ChunkedArray) -> bool:
 
 
 def _schema(preparation: Preparation, sample: pa.Table, options: ColumnOptions) -> FeatureSchema:
-    categorical = {name: Category(_buckets(sample[name])) for name in preparation.categorical}
+    categorical = {}
+    for name in preparation.categorical:
+        holds = columns.kind_of(sample[name].type)
+        categorical[name] = Category(_buckets(sample[name]), holds=holds)
     for name in preparation.lists:
-        buckets = _buckets(pc.list_flatten(sample[name]))
-        categorical[name] = Category(buckets, pooling=_pooling(name, options))
+        buckets, holds = _buckets(pc.list_flatten(sample[name])), columns.kind_of(sample[name].type)
+        categorical[name] = Category(buckets, pooling=_pooling(name, options), holds=holds)
     normalization = {}
     for name in preparation.dense:
         values = _finite(name, sample[name])

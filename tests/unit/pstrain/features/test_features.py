@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import numpy as np
@@ -355,3 +356,49 @@ def test_schema_of_numpys_numbers_has_a_json_form() -> None:
 
 def test_len_of_features_is_number_of_rows() -> None:
     assert len(Features(np.zeros((3, 0), np.float32), np.zeros((3, 1), np.int64), None)) == 3
+
+
+@pytest.mark.parametrize(
+    ("made_of", "given"),
+    [
+        (pa.int32(), pa.array(["7", "8"])),
+        (pa.string(), pa.array([7, 8])),
+        (pa.dictionary(pa.int8(), pa.string()), pa.array([7, 8], pa.uint8())),
+        (pa.bool_(), pa.array(["7", "8"]).dictionary_encode()),
+        (pa.list_(pa.int64()), pa.array([["7"], ["8", "9"]])),
+    ],
+)
+def test_strings_in_the_place_of_integers_are_refused_since_they_have_other_rows(
+    made_of: pa.DataType, given: pa.Array
+) -> None:
+    schema = FeatureSchema.from_arrow(pa.schema([("c", made_of)]), label=None, buckets=64)
+    remedy = 'cast("string")' if "string" in str(made_of) else 'cast("int64")'
+    for restored in (schema, FeatureSchema.from_json(json.loads(json.dumps(schema.to_json())))):
+        with pytest.raises(DataError, match=f"'c' holds .*{re.escape(remedy)}"):
+            restored.encode(pa.record_batch({"c": given}), labelled=False)
+
+
+@pytest.mark.parametrize(
+    ("made_of", "given"),
+    [
+        (pa.int32(), pa.array([7, None], pa.uint64())),
+        (pa.int32(), pa.array([True, False]).dictionary_encode()),
+        (pa.string(), pa.array(["7", None]).dictionary_encode()),
+        (pa.list_(pa.string()), pa.array([["7"], []], pa.large_list(pa.large_string()))),
+    ],
+)
+def test_other_types_of_the_same_kind_are_encoded(made_of: pa.DataType, given: pa.Array) -> None:
+    schema = FeatureSchema.from_arrow(pa.schema([("c", made_of)]), label=None, buckets=64)
+    schema.encode(pa.record_batch({"c": given}), labelled=False)
+
+
+def test_a_category_made_by_hand_takes_both_kinds_unless_it_says_which() -> None:
+    for given in (pa.array(["7"]), pa.array([7])):
+        FeatureSchema(categorical={"c": Category(64)}).encode(
+            pa.record_batch({"c": given}), labelled=False
+        )
+    stated = FeatureSchema(categorical={"c": Category(64, holds="strings")})
+    with pytest.raises(DataError, match="made for strings"):
+        stated.encode(pa.record_batch({"c": pa.array([7])}), labelled=False)
+    with pytest.raises(InvalidArgumentError, match="holds"):
+        Category(64, holds="floats")  # type: ignore[arg-type]
