@@ -35,8 +35,9 @@ TAIL_PARTS: Final = 4
 class Split(NamedTuple):
     """A part of a source that is read as one piece. A tuple, since there may be millions of them.
 
-    With a path, a split is rows [start, stop) of `row_groups`, counted over these groups, or the
-    whole file if `row_groups` is None. Without a path it is the index range [start, stop) of a
+    With a path, a split is rows [start, stop) of `row_groups`, counted over these groups. If
+    `row_groups` is None and the rows are not known, it is the lines that begin in bytes [start,
+    stop), or the whole file if `stop` is 0. Without a path it is the index range [start, stop) of a
     source in memory. `rows` is None if it is not known without reading. `version` shows whether the
     file is still the one that was planned.
     """

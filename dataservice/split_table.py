@@ -208,8 +208,12 @@ class SplitTable(Sequence[Split]):
         return self.columns["rows"]
 
     def costs_bytes(self) -> np.ndarray:
-        """Returns the cost of reading each split: its file's size and FILE_COST_BYTES."""
-        return self.files["size_bytes"][self.file_of] + FILE_COST_BYTES
+        """Returns the cost of reading each split: the size of its file or lines, and a constant."""
+        sizes = self.files["size_bytes"][self.file_of]
+        are_lines = (self.rows == NOT_KNOWN) & (self.columns["stop"] > 0)
+        if are_lines.any():
+            sizes = np.where(are_lines, self.columns["stop"] - self.columns["start"], sizes)
+        return sizes + FILE_COST_BYTES
 
     def have_path(self) -> np.ndarray:
         """Returns for each split whether it is a part of a file."""

@@ -120,6 +120,7 @@ class SourceMethods:
         header: bool = True,
         null_values: Sequence[str] | None = None,
         encoding: str = "utf-8",
+        newlines_in_values: bool = True,
         on_error: str = "raise",
         storage_options: Mapping[str, Any] | None = None,
     ) -> Self:
@@ -127,7 +128,9 @@ class SourceMethods:
 
         With header=False the column names are those of `schema`, or f0, f1, ... With `null_values`,
         these texts are null, in columns of text too; without it, an empty value, "NA", "nan" and
-        the like are null, but in columns of text they are the texts that they are. on_error="skip"
+        the like are null, but in columns of text they are the texts that they are.
+        newlines_in_values=False says that no value has the end of a line inside of quotes: files of
+        more than 32 MiB are then read in parts, by several workers at once. on_error="skip"
         leaves out rows with too few or too many values, or with a value of another type, and counts
         them in `iterator.stats()["skipped"]`; a file that cannot be read, or with more than 1,000
         values of other types in a block, is left out from there on.
@@ -141,6 +144,7 @@ class SourceMethods:
             null_values,  # type: ignore[arg-type]
             options,
             encoding=encoding,
+            newlines_in_values=newlines_in_values,
             on_error=on_error,
         )
         return cls(source)

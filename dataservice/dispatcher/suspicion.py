@@ -165,7 +165,9 @@ def _describe(split: Split) -> str:
     rows = f"rows {split.start}..{split.stop - 1}"
     if split.path is None:
         return rows
+    if split.row_groups is None and split.rows is None:
+        return repr(split.path) + (f" from byte {split.start:,} on" if split.stop else "")
     if split.row_groups is None:
-        return repr(split.path) if split.rows is None else f"{split.path!r} {rows}"
+        return f"{split.path!r} {rows}"
     groups = ", ".join(map(str, split.row_groups))
     return f"{split.path!r} row group {groups} {rows}"

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import dataservice as ds
+from dataservice.dataset.sources.text_parts import PART_BYTES
 from dataservice.errors import MissingFileError, SourceError
 from dataservice.runtime.process.children import spawn_module
 from tests.integration.service_cluster import ProcessCluster, process_cluster, read_ids
@@ -95,6 +96,19 @@ def test_directories_and_single_objects_are_read(
     assert read_ids(folder) == list(range(ROWS, 2 * ROWS))
     one = ds.Dataset.from_csv("s3://clicks/day-2/rows.csv", storage_options=options)
     assert read_ids(one) == list(range(2 * ROWS, 3 * ROWS))
+
+
+def test_parts_of_a_large_object_are_read(options: dict[str, Any], files: dict[str, str]) -> None:
+    assert files
+    rows = 60_000
+    text = b"id,pad\n" + b"".join(b"%d,%s\n" % (i, b"x" * 600) for i in range(rows))
+    assert len(text) > PART_BYTES
+    s3fs.S3FileSystem(**options).pipe_file("clicks/large/rows.csv", text)
+    data = ds.Dataset.from_csv(
+        "s3://clicks/large/rows.csv", newlines_in_values=False, storage_options=options
+    )
+    assert len(list(data.node.splits())) == 2
+    assert read_ids(data) == list(range(rows))
 
 
 @pytest.mark.parametrize("kind", ["parquet", "csv", "ipc"])

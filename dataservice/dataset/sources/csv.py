@@ -1,7 +1,8 @@
-"""The source of CSV files, plain or compressed, read as a stream. One split per file.
+"""The source of CSV files, plain or compressed, read as a stream.
 
 Without a schema, types are inferred from the first block of the first file, and every later row of
-every file must have them. Invariant: all rows of all files have one schema.
+every file must have them. Large files that are not compressed are read in parts if the user says
+that no value has the end of a line. Invariant: all rows of all files have one schema.
 """
 
 from __future__ import annotations
@@ -43,11 +44,14 @@ from dataservice.dataset.sources.opening import (
     check_encoding,
     decompressed,
     in_utf_8,
+    is_compressed,
+    is_utf_8,
     opened,
 )
 from dataservice.dataset.sources.read_ahead import ReadAheadBatches
 from dataservice.dataset.sources.reference import Reference
 from dataservice.dataset.sources.text_files import TextFilesSource
+from dataservice.dataset.sources.text_parts import TextPart, first_line, is_large, part_of
 from dataservice.dataset.sources.unsigned import with_unsigned
 from dataservice.dataset.sources.whole_files import stated_schema, with_compressions
 from dataservice.dataset.stream import RunContext
@@ -60,6 +64,7 @@ from dataservice.errors import (
 )
 from dataservice.job_options import ON_ERROR
 from dataservice.runtime.arguments import check_choice, check_true_or_false
+from dataservice.sharding import Split
 
 _Batches: TypeAlias = Generator[pa.RecordBatch, None, None]
 
@@ -87,6 +92,7 @@ class CsvSource(TextFilesSource):
     storage_options: Mapping[str, Any] | None = dataclasses.field(default=None, repr=False)
     unexpected_columns: str | None = None
     encoding: str = UTF_8
+    newlines_in_values: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -99,32 +105,38 @@ class CsvSource(TextFilesSource):
             check_choice("unexpected_columns", self.unexpected_columns, ("error", "ignore"))
         _check_delimiter(self.delimiter)
         check_encoding(self.encoding)
-        check_true_or_false(header=self.header)
+        check_true_or_false(header=self.header, newlines_in_values=self.newlines_in_values)
         check_choice("on_error", self.on_error, ON_ERROR)
         if self.null_values is not None:
             object.__setattr__(self, "null_values", _checked_nulls(self.null_values))
 
-    def batches(self, path: str, context: RunContext) -> _Batches:
-        rows_read = 0
-        with self._named_errors(path, self.row_schema, lambda: rows_read):
-            malformed = MalformedRows(path, header=self.header)
+    def is_divided(self, file: InputFile) -> bool:
+        has_cuts = not self.newlines_in_values and is_utf_8(self.encoding)
+        return has_cuts and is_large(file) and not is_compressed(file.path)
+
+    def batches(self, split: Split, context: RunContext) -> _Batches:
+        part, rows_read = part_of(split), 0
+        with self._named_errors(part, self.row_schema, lambda: rows_read):
+            malformed = MalformedRows(part, header=self.header)
             try:
-                for batch in self._typed_rows(path, context, malformed):
+                for batch in self._typed_rows(part, context, malformed):
                     rows_read += batch.num_rows
                     yield batch
                 return
             except pa.ArrowInvalid as error:
                 if self.on_error != "skip" or not BAD_VALUE.search(str(error)):
                     raise
-            for batch in self._fitting_rows(path, context, rows_read, malformed.counted):
+            for batch in self._fitting_rows(part, context, rows_read, malformed.counted):
                 rows_read += batch.num_rows
                 yield batch
 
-    def _typed_rows(self, path: str, context: RunContext, malformed: MalformedRows) -> _Batches:
+    def _typed_rows(
+        self, part: TextPart, context: RunContext, malformed: MalformedRows
+    ) -> _Batches:
         schema, quotes = self.row_schema, Quotes()
-        with self._reader(path, schema, context, malformed, quotes) as reader:
+        with self._reader(part, schema, context, malformed, quotes) as reader:
             if reader is not None:
-                self._check_names(path, reader.schema.names)
+                self._check_names(part.path, reader.schema.names)
             last = None
             for batch in reader or ():
                 malformed.record(context.omitted)
@@ -136,36 +148,45 @@ class CsvSource(TextFilesSource):
             or malformed.some_have_lines
             or (last is not None and has_lines(last))
         ):
-            self._require_closed_quotes(path)
+            self._require_closed_quotes(part)
 
-    def _require_closed_quotes(self, path: str) -> None:
-        with opened(path, self.storage_options) as handle:
-            text = self._text(handle, path)
+    def _require_closed_quotes(self, part: TextPart) -> None:
+        with opened(part.path, self.storage_options) as handle:
+            text = self._text(handle, part)
             blocks = iter(lambda: bytes(text.read(BLOCK_BYTES)), b"")
             line = line_of_open_quote(blocks, self.delimiter)
-        if line is not None:
+        if line is None:
+            return
+        if part.stop:
             raise SourceError(
-                f"{path!r} ends within quotes, which open in line {line}, so that all behind it "
-                "is one value; close the quote, or write the file again if it is cut short"
+                f"{part.path!r}: line {line}{part.suffix} opens a quote that no line closes before "
+                f"byte {part.stop:,}: newlines_in_values=False is for files without line ends in "
+                "values, leave it out"
             )
+        raise SourceError(
+            f"{part.path!r} ends within quotes, which open in line {line}, so that all behind it "
+            "is one value; close the quote, or write the file again if it is cut short"
+        )
 
-    def _fitting_rows(self, path: str, context: RunContext, first: int, counted: int) -> _Batches:
+    def _fitting_rows(
+        self, part: TextPart, context: RunContext, first: int, counted: int
+    ) -> _Batches:
         """Yields the rows from `first` on, without those that have a value of another type.
 
         `counted` malformed rows are counted already.
         """
         schema, done = self.row_schema, first
         options = self._convert_options(schema, None)
-        malformed = MalformedRows(path, header=self.header, counted=counted)
+        malformed = MalformedRows(part, header=self.header, counted=counted)
 
         def refuse(row: Unfit) -> None:
             if context.omitted is not None:
-                told = f"{path!r}: column {typed(row.column)} has a value of another type"
-                context.omitted.source_rows(path, 1, f"{told} ({row.message}): {row.text}")
+                told = f"{part.path!r}: column {typed(row.column)} has a value of another type"
+                context.omitted.source_rows(part.path, 1, f"{told} ({row.message}): {row.text}")
 
         # Nulls are told from texts when the values are converted.
         raw = dataclasses.replace(self, schema=as_bytes(schema), null_values=None)
-        for batch in raw._typed_rows(path, context, malformed):
+        for batch in raw._typed_rows(part, context, malformed):
             new = batch.slice(first)
             first -= batch.num_rows - new.num_rows
             try:
@@ -174,24 +195,26 @@ class CsvSource(TextFilesSource):
                     yield rows
             except pa.ArrowInvalid as error:
                 column = typed(bad_column(error, schema))
-                raise explained(path, f"after row {done}", column, error, skips=True) from error
+                where = f"after row {done}{part.suffix}"
+                raise explained(part.path, where, column, error, skips=True) from error
 
     def infer(self, file: InputFile) -> Reference:
+        whole = TextPart(file.path)
         with (
-            self._named_errors(file.path, None, lambda: 0),
-            self._reader(file.path, None, RunContext()) as reader,
+            self._named_errors(whole, None, lambda: 0),
+            self._reader(whole, None, RunContext()) as reader,
         ):
             if reader is None:
                 return Reference(file.path, pa.schema([]))
             require_distinct(reader.schema.names, what=f"{file.path!r}")
             require_text(file.path, reader.schema)
-            fits = functools.partial(self._fits, file.path)
+            fits = functools.partial(self._fits, whole)
             return Reference(file.path, plain_schema(with_unsigned(reader.schema, reader, fits)))
 
-    def _fits(self, path: str, column: pa.Field) -> bool:
+    def _fits(self, whole: TextPart, column: pa.Field) -> bool:
         """True if that column of the first block can be read with the type of `column`."""
         try:
-            with self._reader(path, pa.schema([column]), RunContext()):
+            with self._reader(whole, pa.schema([column]), RunContext()):
                 return True
         except pa.ArrowInvalid:
             return False
@@ -205,7 +228,7 @@ class CsvSource(TextFilesSource):
     @contextlib.contextmanager
     def _reader(
         self,
-        path: str,
+        part: TextPart,
         schema: pa.Schema | None,
         context: RunContext,
         malformed: MalformedRows | None = None,
@@ -215,14 +238,14 @@ class CsvSource(TextFilesSource):
 
         SourceError for a file without lines that should have a header.
         """
-        malformed = malformed or MalformedRows(path, header=self.header)
+        malformed = malformed or MalformedRows(part, header=self.header)
         options = self._options(schema, context, malformed)
-        with opened(path, self.storage_options) as handle:
+        with opened(part.path, self.storage_options) as handle:
             # Not named here: closing waits until nothing refers to the text any more.
-            batches = self._batches(CsvText(self._text(handle, path), quotes or Quotes()), options)
+            batches = self._batches(CsvText(self._text(handle, part), quotes or Quotes()), options)
             if batches is None:
                 if self.header:
-                    raise SourceError(f"{path!r} is empty: it has not even a header line")
+                    raise SourceError(f"{part.path!r} is empty: it has not even a header line")
                 yield None
                 return
             with contextlib.closing(batches):
@@ -241,8 +264,10 @@ class CsvSource(TextFilesSource):
                 raise
             return None
 
-    def _text(self, handle: Any, path: str) -> Any:
-        return in_utf_8(decompressed(handle, path), self.encoding)
+    def _text(self, handle: Any, part: TextPart) -> Any:
+        header = first_line(handle) if part.start and self.header else b""
+        text = part.lines(decompressed(handle, part.path), header)
+        return in_utf_8(text, self.encoding)
 
     def _options(
         self, schema: pa.Schema | None, context: RunContext, malformed: MalformedRows
@@ -260,7 +285,7 @@ class CsvSource(TextFilesSource):
         # Otherwise a block might end inside quotes, and the rest of a value be taken for rows.
         parse = pacsv.ParseOptions(
             delimiter=self.delimiter,
-            newlines_in_values=True,
+            newlines_in_values=self.newlines_in_values,
             invalid_row_handler=malformed if self.on_error == "skip" else None,
         )
         return read, parse, convert
@@ -290,27 +315,34 @@ class CsvSource(TextFilesSource):
             )
 
     @contextlib.contextmanager
-    def _named_errors(self, path: str, schema: pa.Schema | None, rows_read: Any) -> Iterator[None]:
+    def _named_errors(
+        self, part: TextPart, schema: pa.Schema | None, rows_read: Any
+    ) -> Iterator[None]:
         try:
             yield
         except DataServiceError:
             raise
         except KeyError as error:
-            raise SchemaError(f"{path!r} lacks a column of the schema: {error.args[0]}") from error
+            raise SchemaError(
+                f"{part.path!r} lacks a column of the schema: {error.args[0]}"
+            ) from error
         except UnicodeError as error:
             raise SourceError(
-                f"{path!r} cannot be read as CSV: it is not {self.encoding.upper()} ({error}); "
-                "state its encoding, as in from_csv(..., encoding='latin-1'), save it as UTF-8, or "
-                "give it the suffix of its compression"
+                f"{part.path!r} cannot be read as CSV: it is not {self.encoding.upper()} "
+                f"({error}); state its encoding, as in from_csv(..., encoding='latin-1'), save it "
+                "as UTF-8, or give it the suffix of its compression"
             ) from error
         except (pa.ArrowException, OSError, EOFError) as error:
-            told = self._with_row(path, schema, error)
+            told = self._with_row(part, schema, error)
             row = row_of(told)
             where = f"after row {rows_read()}" if row is None else f"row {row - self.header}"
-            column, skips = self._column(path, schema, told), self.on_error == "skip"
-            raise explained(path, where, column, told, skips=skips) from error
+            where += part.suffix
+            column, skips = self._column(part, schema, told), self.on_error == "skip"
+            raise explained(part.path, where, column, told, skips=skips) from error
 
-    def _with_row(self, path: str, schema: pa.Schema | None, error: BaseException) -> BaseException:
+    def _with_row(
+        self, part: TextPart, schema: pa.Schema | None, error: BaseException
+    ) -> BaseException:
         """Returns the error with the row's number, which Arrow gives when it reads on one thread.
 
         Reads the file again for it.
@@ -318,20 +350,20 @@ class CsvSource(TextFilesSource):
         if not lacks_row(error):
             return error
         try:
-            with self._reader(path, schema, RunContext()) as reader:
+            with self._reader(part, schema, RunContext()) as reader:
                 for _ in reader or ():
                     pass
         except (pa.ArrowException, OSError, EOFError) as told:
             return told
         return error
 
-    def _column(self, path: str, schema: pa.Schema | None, error: BaseException) -> str:
+    def _column(self, part: TextPart, schema: pa.Schema | None, error: BaseException) -> str:
         """Names the column of a value that has another type; "" for any other error."""
         found = BAD_VALUE.search(str(error))
         if found is None:
             return ""
         every = dataclasses.replace(self, schema=None) if self.header else self
-        with every._reader(path, None, RunContext()) as reader:
+        with every._reader(part, None, RunContext()) as reader:
             names = [] if reader is None else reader.schema.names
         name = names[int(found[1])]
         return repr(name) if schema is None else typed(schema.field(name))

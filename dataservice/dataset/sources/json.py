@@ -1,8 +1,8 @@
 """The source of JSON lines: one object per line, plain or compressed, read as a stream.
 
 Without a schema, types are inferred from the first block of the first file, and every later line of
-every file must have them. A field that a line lacks is null. One split per file. Invariant: all
-rows of all files have one schema.
+every file must have them. A field that a line lacks is null. Large files that are not compressed
+are read in parts. Invariant: all rows of all files have one schema.
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ from dataservice.dataset.sources.json_lines import (
     first_lines,
     read_blocks,
 )
-from dataservice.dataset.sources.opening import decompressed, opened
+from dataservice.dataset.sources.opening import decompressed, is_compressed, opened
 from dataservice.dataset.sources.read_ahead import ReadAheadBatches
 from dataservice.dataset.sources.reference import Reference
 from dataservice.dataset.sources.text_files import TextFilesSource
+from dataservice.dataset.sources.text_parts import TextPart, is_large, part_of
 from dataservice.dataset.sources.unsigned import with_unsigned
 from dataservice.dataset.sources.whole_files import stated_schema, with_compressions
 from dataservice.dataset.stream import RunContext
@@ -45,6 +46,7 @@ from dataservice.errors import (
 )
 from dataservice.job_options import ON_ERROR
 from dataservice.runtime.arguments import check_choice
+from dataservice.sharding import Split
 
 _Batches: TypeAlias = Generator[pa.RecordBatch, None, None]
 
@@ -96,53 +98,57 @@ class JsonSource(TextFilesSource):
                 f"block_size_bytes must be an integer from 1 to {_MAX_BLOCK_BYTES:,}, got {size!r}"
             )
 
-    def batches(self, path: str, context: RunContext) -> Generator[pa.RecordBatch, None, None]:
-        schema = self.row_schema
+    def is_divided(self, file: InputFile) -> bool:
+        return is_large(file) and not is_compressed(file.path)
+
+    def batches(self, split: Split, context: RunContext) -> Generator[pa.RecordBatch, None, None]:
+        schema, part = self.row_schema, part_of(split)
         rows_read = 0
         read = self._lines_that_fit if self.on_error == "skip" else self._all_lines
         with (
-            self._named_errors(path, lambda: rows_read),
-            contextlib.closing(read(path, schema, context)) as batches,
+            self._named_errors(part, lambda: rows_read),
+            contextlib.closing(read(part, schema, context)) as batches,
         ):
             for batch in batches:
                 rows_read += batch.num_rows
                 if batch.num_rows:
                     yield batch.select(schema.names)
 
-    def _all_lines(self, path: str, schema: pa.Schema, context: RunContext) -> _Batches:
-        with self._reader(path, schema, context) as reader:
+    def _all_lines(self, part: TextPart, schema: pa.Schema, context: RunContext) -> _Batches:
+        with self._reader(part, schema, context) as reader:
             for batch in reader or ():
                 # Arrow's parser does not check the bytes of strings.
                 batch.validate(full=True)
                 yield batch
 
-    def _lines_that_fit(self, path: str, schema: pa.Schema, context: RunContext) -> _Batches:
+    def _lines_that_fit(self, part: TextPart, schema: pa.Schema, context: RunContext) -> _Batches:
         def refuse(line: Refused) -> None:
             if context.omitted is not None:
-                told = f"{path!r}: {line.message}: {line.text!r}"
-                context.omitted.source_rows(path, 1, told)
+                told = f"{part.path!r}: {line.message}: {line.text!r}"
+                context.omitted.source_rows(part.path, 1, told)
 
         options = self._parse_options(schema)
-        with opened(path, self.storage_options) as handle:
-            blocks = blocks_of_lines(decompressed(handle, path), self.block_size_bytes)
+        with opened(part.path, self.storage_options) as handle:
+            lines = part.lines(decompressed(handle, part.path))
+            blocks = blocks_of_lines(lines, self.block_size_bytes)
             yield from read_blocks(blocks, options, refuse, use_threads=context.threads > 1)
 
     def infer(self, file: InputFile) -> Reference:
-        path = file.path
+        whole = TextPart(file.path)
         with (
-            self._named_errors(path, lambda: 0),
-            self._reader(path, None, RunContext()) as reader,
+            self._named_errors(whole, lambda: 0),
+            self._reader(whole, None, RunContext()) as reader,
         ):
             if reader is None:
-                return Reference(path, pa.schema([]))
-            fits = functools.partial(self._fits, path)
-            return Reference(path, plain_schema(with_unsigned(reader.schema, reader, fits)))
+                return Reference(file.path, pa.schema([]))
+            fits = functools.partial(self._fits, whole)
+            return Reference(file.path, plain_schema(with_unsigned(reader.schema, reader, fits)))
 
-    def _fits(self, path: str, column: pa.Field) -> bool:
+    def _fits(self, whole: TextPart, column: pa.Field) -> bool:
         """True if that field of the first block can be read with the type of `column`."""
         alone = dataclasses.replace(self, unexpected_fields="ignore")
         try:
-            with alone._reader(path, pa.schema([column]), RunContext()):
+            with alone._reader(whole, pa.schema([column]), RunContext()):
                 return True
         except pa.ArrowInvalid:
             return False
@@ -152,7 +158,7 @@ class JsonSource(TextFilesSource):
 
     @contextlib.contextmanager
     def _reader(
-        self, path: str, schema: pa.Schema | None, context: RunContext
+        self, part: TextPart, schema: pa.Schema | None, context: RunContext
     ) -> Iterator[ReadAheadBatches | None]:
         """Opens a reader of the file; None for a file without lines.
 
@@ -160,8 +166,8 @@ class JsonSource(TextFilesSource):
         """
         read = pajson.ReadOptions(use_threads=context.threads > 1, block_size=self.block_size_bytes)
         parse = self._parse_options(schema)
-        with opened(path, self.storage_options) as handle:
-            lines = decompressed(handle, path)
+        with opened(part.path, self.storage_options) as handle:
+            lines = part.lines(decompressed(handle, part.path))
             if self.on_error == "skip":
                 lines = io.BytesIO(agreeing_lines(first_lines(lines, self.block_size_bytes)))
             faults: list[pa.ArrowInvalid] = []
@@ -188,17 +194,18 @@ class JsonSource(TextFilesSource):
         )
 
     @contextlib.contextmanager
-    def _named_errors(self, path: str, rows_read: Callable[[], int]) -> Iterator[None]:
+    def _named_errors(self, part: TextPart, rows_read: Callable[[], int]) -> Iterator[None]:
         try:
             yield
         except DataServiceError:
             raise
         except (pa.ArrowException, UnicodeDecodeError, OSError, EOFError) as error:
-            raise self._explained(path, rows_read(), error) from error
+            raise self._explained(part, rows_read(), error) from error
 
-    def _explained(self, path: str, rows_read: int, error: BaseException) -> DataServiceError:
+    def _explained(self, part: TextPart, rows_read: int, error: BaseException) -> DataServiceError:
         message = f"{error!s:.500}"
-        where = f"{path!r} after row {rows_read}"
+        row = f"after row {rows_read}{part.suffix}"
+        where = f"{part.path!r} {row}"
         skipped = "" if self.on_error == "skip" else _SKIPPED
         if isinstance(error, UnicodeDecodeError) or _NO_TEXT in message:
             return SourceError(
@@ -221,6 +228,6 @@ class JsonSource(TextFilesSource):
                 f"({message}); read it with a larger block_size_bytes="
             )
         return SourceError(
-            f"{path!r} cannot be read as JSON lines after row {rows_read}: {message}; every line "
+            f"{part.path!r} cannot be read as JSON lines {row}: {message}; every line "
             f"must be one object: the file is damaged, cut short or of another format{skipped}"
         )

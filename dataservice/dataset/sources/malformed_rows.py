@@ -13,19 +13,20 @@ from typing import Final
 import pyarrow.csv as pacsv
 
 from dataservice.dataset.omission_log import RunOmissions
+from dataservice.dataset.sources.text_parts import TextPart
 
 _TEXT_CHARS: Final = 200
 
 
 class MalformedRows:
-    """What Arrow calls with each such row of the file at `path`; `header` if it has a header.
+    """What Arrow calls with each such row of a part of a file; `header` if it has a header.
 
     `counted` is the number of these rows that have been recorded, and are not recorded again.
     `some_have_lines` tells whether one is of several lines, of which a quote made one row.
     """
 
-    def __init__(self, path: str, *, header: bool, counted: int = 0) -> None:
-        self._path = path
+    def __init__(self, part: TextPart, *, header: bool, counted: int = 0) -> None:
+        self._part = part
         self._header = header
         self._known = counted
         self.counted = counted
@@ -45,12 +46,13 @@ class MalformedRows:
         found = [self._found.popleft() for _ in range(len(self._found))]
         self.counted += len(found)
         if found and omitted is not None:
-            omitted.source_rows(self._path, len(found), self._described(found[0]))
+            omitted.source_rows(self._part.path, len(found), self._described(found[0]))
 
     def _described(self, row: pacsv.InvalidRow) -> str:
         # Arrow numbers rows only when it reads on one thread.
-        where = "" if row.number is None else f", row {row.number - self._header}"
+        number = None if row.number is None else row.number - self._header
+        where = "" if number is None else f", row {number}{self._part.suffix}"
         return (
-            f"{self._path!r}{where}: {row.actual_columns} values for {row.expected_columns} "
+            f"{self._part.path!r}{where}: {row.actual_columns} values for {row.expected_columns} "
             f"columns: {row.text!r:.{_TEXT_CHARS}}"
         )

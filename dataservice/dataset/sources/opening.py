@@ -70,6 +70,12 @@ def opened(path: str, options: Mapping[str, Any] | None) -> Iterator[Any]:
         yield handle
 
 
+def is_compressed(path: str) -> bool:
+    """True if the suffix of ``path`` names a compression."""
+    suffix = os.path.splitext(path)[1].lower()
+    return suffix in COMPRESSIONS or suffix in _NOT_READ
+
+
 def decompressed(handle: Any, path: str) -> Any:
     """Returns `handle`, decompressed if the suffix of `path` names a compression.
 
@@ -99,9 +105,14 @@ def check_encoding(encoding: Any) -> None:
     )
 
 
+def is_utf_8(encoding: str) -> bool:
+    """True if that is a name of UTF-8."""
+    return codecs.lookup(encoding).name == UTF_8
+
+
 def in_utf_8(handle: Any, encoding: str) -> Any:
     """Returns a file that yields as UTF-8 the text that `handle` holds in `encoding`."""
-    if codecs.lookup(encoding).name == UTF_8:
+    if is_utf_8(encoding):
         return handle
     stream = handle if isinstance(handle, pa.NativeFile) else pa.PythonFile(handle, "r")
     return pa.transcoding_input_stream(stream, encoding, UTF_8)

@@ -1,27 +1,48 @@
 """The base class of sources of text, whose columns and types are stated or inferred.
 
-A subclass defines how types are inferred from the first block of a file. Knows no file format.
-Invariant: all rows of all files have one schema.
+A subclass defines how types are inferred from the first block of a file, and which files are read
+in parts. Knows no file format. Invariant: all rows of all files have one schema.
 """
 
 from __future__ import annotations
 
 import functools
 from abc import abstractmethod
+from collections.abc import Iterator
 
 import pyarrow as pa
 
 from dataservice.dataset.columns import no_rows
 from dataservice.dataset.sources.files import InputFile, first_readable
 from dataservice.dataset.sources.reference import Reference, completed
+from dataservice.dataset.sources.text_parts import splits_of
 from dataservice.dataset.sources.whole_files import WholeFilesSource
 from dataservice.errors import SourceError
+from dataservice.sharding import Split
+from dataservice.split_table import SplitTable
 
 
 class TextFilesSource(WholeFilesSource):
     """The rows of text files; with `schema`, exactly its columns with its types."""
 
     schema: pa.Schema | None
+
+    def splits(self) -> Iterator[Split]:
+        for file in self.files():
+            yield from self._splits_of(file)
+
+    def plan_table(self) -> SplitTable:
+        files = list(self.files())
+        if not any(self.is_divided(file) for file in files):
+            return SplitTable.of_files(files)
+        return SplitTable.of([split for file in files for split in self._splits_of(file)])
+
+    def _splits_of(self, file: InputFile) -> Iterator[Split]:
+        return splits_of(file) if self.is_divided(file) else iter((file.as_split(),))
+
+    @abstractmethod
+    def is_divided(self, file: InputFile) -> bool:
+        """True if the file is so large, and of such a kind, that it is read in parts."""
 
     def empty(self) -> pa.RecordBatch:
         return no_rows(self.row_schema)

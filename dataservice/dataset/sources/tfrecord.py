@@ -23,6 +23,7 @@ from dataservice.dataset.sources.whole_files import WholeFilesSource, with_compr
 from dataservice.dataset.stream import CHUNK_ROWS, RunContext
 from dataservice.errors import InvalidArgumentError, SourceError
 from dataservice.runtime.arguments import check_choice
+from dataservice.sharding import Split
 
 _BLOCK_BYTES: Final = 8 << 20
 _MAX_RECORD_BYTES: Final = 1 << 30
@@ -50,9 +51,11 @@ class TFRecordSource(WholeFilesSource):
 
     def batches(
         self,
-        path: str,
+        split: Split,
         context: RunContext,  # noqa: ARG002
     ) -> Generator[pa.RecordBatch, None, None]:
+        assert split.path is not None
+        path = split.path
         # Numba is imported where records are read, not where a plan is built.
         parser = importlib.import_module("dataservice.dataset.sources.tfrecord_parser")
         starts, ends = np.empty(CHUNK_ROWS, np.int64), np.empty(CHUNK_ROWS, np.int64)

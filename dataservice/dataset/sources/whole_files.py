@@ -1,8 +1,8 @@
 """The base class of sources of files that can only be read from their beginning.
 
-There is one split per file. A subclass defines how a file is read as a stream of batches; skipping
-to a row and naming files and rows are done here. Knows no file format. Invariant: a file is read in
-the same batches every time.
+There is one split per file, unless a subclass divides it. A subclass defines how a split is read
+as a stream of batches; skipping to a row and naming files and rows are done here. Knows no file
+format. Invariant: a split is read in the same batches every time.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class WholeFilesSource(FileSource):
         return False
 
     @abstractmethod
-    def batches(self, path: str, context: RunContext) -> Generator[pa.RecordBatch, None, None]:
-        """Yields all rows of a file."""
+    def batches(self, split: Split, context: RunContext) -> Generator[pa.RecordBatch, None, None]:
+        """Yields all rows of a split."""
 
     def splits(self) -> Iterator[Split]:
         return map(InputFile.as_split, self.files())
@@ -44,9 +44,8 @@ class WholeFilesSource(FileSource):
     def _rows(
         self, split: Split, first_row: int, context: RunContext
     ) -> Generator[pa.RecordBatch, None, None]:
-        assert split.path is not None
         position = 0
-        with closing(self.batches(split.path, context)) as batches:
+        with closing(self.batches(split, context)) as batches:
             for batch in batches:
                 position += batch.num_rows
                 new_rows = min(position - first_row, batch.num_rows)
