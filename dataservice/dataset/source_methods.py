@@ -161,7 +161,8 @@ class SourceMethods:
     ) -> Self:
         """Reads JSON lines: the columns of `schema`, or all, with types of the first block.
 
-        on_error="skip" leaves out lines that are no JSON objects of that schema, and counts them in
+        Files of more than 32 MiB that are not compressed are read in parts, by several workers at
+        once. on_error="skip" leaves out lines that are no JSON objects of that schema, and counts them in
         `iterator.stats()["skipped"]`; a file with more than 1,000 of them in a block is left out
         from there on.
         """
