@@ -210,9 +210,10 @@ class SplitTable(Sequence[Split]):
     def costs_bytes(self) -> np.ndarray:
         """Returns the cost of reading each split: the size of its file or lines, and a constant."""
         sizes = self.files["size_bytes"][self.file_of]
-        are_lines = (self.rows == NOT_KNOWN) & (self.columns["stop"] > 0)
+        start, stop, groups = (self.columns[name] for name in ("start", "stop", "group_count"))
+        are_lines = (self.rows == NOT_KNOWN) & (groups == NOT_KNOWN) & (stop > 0)
         if are_lines.any():
-            sizes = np.where(are_lines, self.columns["stop"] - self.columns["start"], sizes)
+            sizes = np.where(are_lines, stop - start, sizes)
         return sizes + FILE_COST_BYTES
 
     def have_path(self) -> np.ndarray:
