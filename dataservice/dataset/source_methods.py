@@ -163,8 +163,8 @@ class SourceMethods:
 
         Files of more than 32 MiB that are not compressed are read in parts, by several workers at
         once. on_error="skip" leaves out lines that are no JSON objects of that schema, and counts
-        them in `iterator.stats()["skipped"]`; a file with more than 1,000 of them in a block is left out
-        from there on.
+        them in `iterator.stats()["skipped"]`; a file with more than 1,000 of them in a block is
+        left out from there on.
         """
         options = _copied(storage_options)
         source = JsonSource(
