@@ -166,7 +166,8 @@ def _describe(split: Split) -> str:
     if split.path is None:
         return rows
     if split.row_groups is None and split.rows is None:
-        return repr(split.path) + (f" from byte {split.start:,} on" if split.stop else "")
+        lines = f" lines that begin in bytes {split.start}..{split.stop - 1}"
+        return repr(split.path) + (lines if split.stop else "")
     if split.row_groups is None:
         return f"{split.path!r} {rows}"
     groups = ", ".join(map(str, split.row_groups))

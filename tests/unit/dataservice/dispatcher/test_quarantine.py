@@ -17,10 +17,10 @@ from dataservice.dispatcher.requests import (
     Sync,
 )
 from dataservice.dispatcher.state import DispatcherState
-from dataservice.dispatcher.suspicion import MAX_DEATHS
+from dataservice.dispatcher.suspicion import MAX_DEATHS, describe_window
 from dataservice.dispatcher.windows import WindowTable
 from dataservice.ranges import RowMark
-from dataservice.sharding import Split
+from dataservice.sharding import Split, Window
 from dataservice.vocabulary import ALL_WINDOWS, ShardingPolicy
 from tests.unit.dataservice.dispatcher.dispatcher_facts import compacted
 
@@ -144,6 +144,12 @@ def test_window_is_quarantined_after_three_deaths_and_others_continue() -> None:
     answer = answer_sync(cluster.state, Sync(reader_id="r1", iteration_id="i"))
     assert answer.iteration_finished
     assert [entry.window for entry in answer.quarantined] == [1]
+
+
+def test_a_window_of_parts_of_texts_is_described_by_their_bytes() -> None:
+    part = Split(path="a.csv", size_bytes=100, start=10, stop=20)
+    window = Window(index=0, splits=(part, Split(path="b.csv", size_bytes=5)), rows=None)
+    assert describe_window(0, window, 0).what == "'a.csv' lines that begin in bytes 10..19, 'b.csv'"
 
 
 def test_suspected_window_is_leased_only_to_idle_worker() -> None:
