@@ -51,6 +51,11 @@ class Source(Node):
         """Whether `rows` of a split, if known, is the number of rows that the split yields."""
         return True
 
+    @property
+    def has_cuts(self) -> bool:
+        """Whether large files of unknown rows are cut into several splits, if they allow it."""
+        return False
+
     @abstractmethod
     def splits(self) -> Iterator[Split]:
         """Yields the splits in order; looks at a file only when the iterator reaches it."""

@@ -44,14 +44,13 @@ from dataservice.dataset.sources.opening import (
     check_encoding,
     decompressed,
     in_utf_8,
-    is_compressed,
     is_utf_8,
     opened,
 )
 from dataservice.dataset.sources.read_ahead import ReadAheadBatches
 from dataservice.dataset.sources.reference import Reference
 from dataservice.dataset.sources.text_files import TextFilesSource
-from dataservice.dataset.sources.text_parts import TextPart, first_line, is_large, part_of
+from dataservice.dataset.sources.text_parts import TextPart, first_line, part_of
 from dataservice.dataset.sources.unsigned import with_unsigned
 from dataservice.dataset.sources.whole_files import stated_schema, with_compressions
 from dataservice.dataset.stream import RunContext
@@ -110,9 +109,9 @@ class CsvSource(TextFilesSource):
         if self.null_values is not None:
             object.__setattr__(self, "null_values", _checked_nulls(self.null_values))
 
-    def is_divided(self, file: InputFile) -> bool:
-        has_cuts = not self.newlines_in_values and is_utf_8(self.encoding)
-        return has_cuts and is_large(file) and not is_compressed(file.path)
+    @property
+    def has_cuts(self) -> bool:
+        return not self.newlines_in_values and is_utf_8(self.encoding)
 
     def batches(self, split: Split, context: RunContext) -> _Batches:
         part, rows_read = part_of(split), 0
@@ -239,8 +238,8 @@ class CsvSource(TextFilesSource):
         SourceError for a file without lines that should have a header.
         """
         malformed = malformed or MalformedRows(part, header=self.header)
-        options = self._options(schema, context, malformed)
-        with opened(part.path, self.storage_options) as handle:
+        options = self._options(part, schema, context, malformed)
+        with opened(part.path, self.storage_options, part.ahead_bytes) as handle:
             # Not named here: closing waits until nothing refers to the text any more.
             batches = self._batches(CsvText(self._text(handle, part), quotes or Quotes()), options)
             if batches is None:
@@ -265,16 +264,23 @@ class CsvSource(TextFilesSource):
             return None
 
     def _text(self, handle: Any, part: TextPart) -> Any:
-        header = first_line(handle) if part.start and self.header else b""
+        header = first_line(handle, BLOCK_BYTES) if part.start and self.header else b""
         text = part.lines(decompressed(handle, part.path), header)
         return in_utf_8(text, self.encoding)
 
     def _options(
-        self, schema: pa.Schema | None, context: RunContext, malformed: MalformedRows
+        self,
+        part: TextPart,
+        schema: pa.Schema | None,
+        context: RunContext,
+        malformed: MalformedRows,
     ) -> tuple[Any, Any, Any]:
         # Otherwise the names in the file are read, so that a file with other names is an error.
         stated = self.schema if self.unexpected_columns == "ignore" else None
         names = None if self.header or stated is None else stated.names
+        if part.start and not self.header and names is None:
+            # The first row of a file tells how many there are, not that of a part.
+            names = [f"f{index}" for index in range(len(self.row_schema))]
         read = pacsv.ReadOptions(
             block_size=BLOCK_BYTES,
             use_threads=context.threads > 1,

@@ -30,11 +30,11 @@ from dataservice.dataset.sources.json_lines import (
     first_lines,
     read_blocks,
 )
-from dataservice.dataset.sources.opening import decompressed, is_compressed, opened
+from dataservice.dataset.sources.opening import decompressed, opened
 from dataservice.dataset.sources.read_ahead import ReadAheadBatches
 from dataservice.dataset.sources.reference import Reference
 from dataservice.dataset.sources.text_files import TextFilesSource
-from dataservice.dataset.sources.text_parts import TextPart, is_large, part_of
+from dataservice.dataset.sources.text_parts import TextPart, part_of
 from dataservice.dataset.sources.unsigned import with_unsigned
 from dataservice.dataset.sources.whole_files import stated_schema, with_compressions
 from dataservice.dataset.stream import RunContext
@@ -98,8 +98,9 @@ class JsonSource(TextFilesSource):
                 f"block_size_bytes must be an integer from 1 to {_MAX_BLOCK_BYTES:,}, got {size!r}"
             )
 
-    def is_divided(self, file: InputFile) -> bool:
-        return is_large(file) and not is_compressed(file.path)
+    @property
+    def has_cuts(self) -> bool:
+        return True
 
     def batches(self, split: Split, context: RunContext) -> Generator[pa.RecordBatch, None, None]:
         schema, part = self.row_schema, part_of(split)
@@ -128,7 +129,7 @@ class JsonSource(TextFilesSource):
                 context.omitted.source_rows(part.path, 1, told)
 
         options = self._parse_options(schema)
-        with opened(part.path, self.storage_options) as handle:
+        with opened(part.path, self.storage_options, part.ahead_bytes) as handle:
             lines = part.lines(decompressed(handle, part.path))
             blocks = blocks_of_lines(lines, self.block_size_bytes)
             yield from read_blocks(blocks, options, refuse, use_threads=context.threads > 1)
@@ -166,7 +167,7 @@ class JsonSource(TextFilesSource):
         """
         read = pajson.ReadOptions(use_threads=context.threads > 1, block_size=self.block_size_bytes)
         parse = self._parse_options(schema)
-        with opened(part.path, self.storage_options) as handle:
+        with opened(part.path, self.storage_options, part.ahead_bytes) as handle:
             lines = part.lines(decompressed(handle, part.path))
             if self.on_error == "skip":
                 lines = io.BytesIO(agreeing_lines(first_lines(lines, self.block_size_bytes)))

@@ -42,6 +42,22 @@ class _StoredFile:
                 "and read the file again"
             ) from error
 
+    def read_ahead_at_most(self, size_bytes: int) -> None:
+        """Bounds what fsspec reads beyond what it is asked for, by default 50 MiB of S3."""
+        from fsspec.caching import BytesCache, ReadAheadCache
+
+        cache = getattr(self._file, "cache", None)
+        if isinstance(cache, BytesCache | ReadAheadCache):
+            cache.blocksize = min(cache.blocksize, size_bytes)
+
+    def can_seek(self) -> bool:
+        """True if it goes to a byte that it has not read yet. Those that do not may say so."""
+        try:
+            self._file.seek(1)
+        except (OSError, ValueError, NotImplementedError):
+            return False
+        return True
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._file, name)
 
@@ -53,13 +69,20 @@ class _StoredFile:
 
 
 @contextlib.contextmanager
-def opened(path: str, options: Mapping[str, Any] | None) -> Iterator[Any]:
-    """Opens a file for reading; SourceError if that fails, or if its storage fails later."""
+def opened(
+    path: str, options: Mapping[str, Any] | None, ahead_bytes: int | None = None
+) -> Iterator[Any]:
+    """Opens a file for reading; SourceError if that fails, or if its storage fails later.
+
+    With `ahead_bytes`, at most so many bytes are read from a store before they are asked for.
+    """
     if not is_local(path):
         import fsspec  # not needed for local files
 
         with named_errors(path):
             handle = _StoredFile(fsspec.open(path, "rb", **(options or {})), path)
+            if ahead_bytes is not None:
+                handle.read_ahead_at_most(ahead_bytes)
     else:
         try:
             # Not mapped into memory: a mapped file that gets truncated would kill the process.
@@ -70,10 +93,21 @@ def opened(path: str, options: Mapping[str, Any] | None) -> Iterator[Any]:
         yield handle
 
 
-def is_compressed(path: str) -> bool:
-    """True if the suffix of ``path`` names a compression."""
+def can_seek(path: str, options: Mapping[str, Any] | None) -> bool:
+    """True unless the store of a file at a URL gives its bytes from the first one on only.
+
+    Also true if the file cannot be opened, which whoever reads it will tell.
+    """
+    with contextlib.suppress(SourceError), opened(path, options) as handle:
+        return bool(handle.can_seek())
+    return True
+
+
+def is_compressed(path: str, options: Mapping[str, Any] | None) -> bool:
+    """True if the suffix of ``path`` names a compression, or fsspec is asked to undo one."""
     suffix = os.path.splitext(path)[1].lower()
-    return suffix in COMPRESSIONS or suffix in _NOT_READ
+    is_undone = bool((options or {}).get("compression"))
+    return is_undone or suffix in COMPRESSIONS or suffix in _NOT_READ
 
 
 def decompressed(handle: Any, path: str) -> Any:

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import functools
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 
 from dataservice.dataset.columns import no_rows
 from dataservice.dataset.sources.files import InputFile, first_readable
+from dataservice.dataset.sources.opening import can_seek, is_compressed
+from dataservice.dataset.sources.paths import is_local
 from dataservice.dataset.sources.reference import Reference, completed
-from dataservice.dataset.sources.text_parts import splits_of
+from dataservice.dataset.sources.text_parts import is_large, part_of, splits_of
 from dataservice.dataset.sources.whole_files import WholeFilesSource
 from dataservice.errors import SourceError
 from dataservice.sharding import Split
@@ -28,21 +30,31 @@ class TextFilesSource(WholeFilesSource):
     schema: pa.Schema | None
 
     def splits(self) -> Iterator[Split]:
-        for file in self.files():
-            yield from self._splits_of(file)
+        return self._splits_of(self.files())
 
     def plan_table(self) -> SplitTable:
         files = list(self.files())
-        if not any(self.is_divided(file) for file in files):
+        if not any(map(self._is_divisible, files)):
             return SplitTable.of_files(files)
-        return SplitTable.of([split for file in files for split in self._splits_of(file)])
+        return SplitTable.of(list(self._splits_of(files)))
 
-    def _splits_of(self, file: InputFile) -> Iterator[Split]:
-        return splits_of(file) if self.is_divided(file) else iter((file.as_split(),))
+    def _splits_of(self, files: Iterable[InputFile]) -> Iterator[Split]:
+        # Found for one file only, as it is opened for it: the others are in the same store.
+        seeks: bool | None = None
+        for file in files:
+            in_parts = self._is_divisible(file)
+            if in_parts and not is_local(file.path):
+                seeks = can_seek(file.path, self.storage_options) if seeks is None else seeks
+                in_parts = seeks
+            yield from splits_of(file) if in_parts else (file.as_split(),)
 
-    @abstractmethod
-    def is_divided(self, file: InputFile) -> bool:
-        """True if the file is so large, and of such a kind, that it is read in parts."""
+    def _is_divisible(self, file: InputFile) -> bool:
+        """True if the file is so large, and of such a kind, that it should be read in parts."""
+        is_plain = not is_compressed(file.path, self.storage_options)
+        return self.has_cuts and is_plain and is_large(file)
+
+    def describe(self, split: Split, first_row: int, end_row: int) -> str:
+        return super().describe(split, first_row, end_row) + part_of(split).suffix
 
     def empty(self) -> pa.RecordBatch:
         return no_rows(self.row_schema)

@@ -126,8 +126,8 @@ def test_source_never_closes_file_that_arrow_is_reading(
     reads: list[bool] = []
 
     @contextlib.contextmanager
-    def opened(path: str, options: Any) -> Iterator[WatchedHandle]:
-        with opening.opened(path, options) as file:
+    def opened(path: str, options: Any, ahead_bytes: Any) -> Iterator[WatchedHandle]:
+        with opening.opened(path, options, ahead_bytes) as file:
             handle = WatchedHandle(file, reads)
             try:
                 yield handle

@@ -55,4 +55,25 @@ def test_first_line(
     text: bytes, first: bytes, read_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(text_parts, "_READ_BYTES", read_bytes)
-    assert first_line(io.BytesIO(text)) == first
+    assert first_line(io.BytesIO(text), 100) == first
+
+
+def test_of_a_first_line_without_an_end_not_the_whole_file_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(text_parts, "_READ_BYTES", 4)
+    file = io.BytesIO(b"\n\n" + b"x" * 1_000)
+    assert 10 <= len(first_line(file, 10)) <= 20
+
+
+@pytest.mark.parametrize("header", [b"", b"a,b\n"])
+@pytest.mark.parametrize("read_bytes", [1, 100])
+def test_reads_are_as_long_as_asked_for(
+    header: bytes, read_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Arrow takes a text for an empty one if no line ends in what it reads first.
+    monkeypatch.setattr(text_parts, "_READ_BYTES", read_bytes)
+    part = TextPart("p", 2, 40).lines(io.BytesIO(b"first\n" + b"x" * 50 + b"\nlast\n"), header)
+    assert part.read(20) == (header + b"x" * 20)[:20]
+    assert part.read(1_000) == (header + b"x" * 50 + b"\n")[20:]
+    assert part.read(1_000) == b""

@@ -15,7 +15,7 @@ import pytest
 from dataservice.dataset.dataset import Dataset
 from dataservice.dataset.division.static_sharding import Share, share_of
 from dataservice.dataset.sources import text_parts
-from dataservice.errors import SchemaError, SourceError
+from dataservice.errors import SchemaError, SourceError, UserFunctionError
 from dataservice.sharding import FILE_COST_BYTES
 from dataservice.vocabulary import ShardingPolicy
 from tests.unit.dataservice.dataset.checkpoint_checker import check_positions
@@ -165,6 +165,46 @@ def test_a_csv_file_whose_lines_end_in_returns_is_read(tmp_path: pathlib.Path) -
     path = tmp_path / "a.csv"
     path.write_bytes(("n,s,f\r" + csv_text(range(90), "\r")).encode())
     assert numbers(from_csv(path)) == list(range(90))
+
+
+def test_a_first_row_of_a_part_with_another_number_of_values_is_left_out_alone(
+    tmp_path: pathlib.Path,
+) -> None:
+    path = tmp_path / "a.csv"
+    # Every part begins with one of the rows that have too few values.
+    path.write_text("0,a,b\n" + "".join(f"x,y\n{i},a,b\n" for i in range(1, 90)))
+    with iter(from_csv(path, header=False, on_error="skip")) as iterator:
+        rows = [i for batch in iterator for i in batch["f0"].to_pylist()]
+        skipped = iterator.stats()["skipped"]
+    assert rows == list(range(90))
+    assert (skipped["source_rows"], skipped["splits"]) == (89, 0)
+
+
+def test_lines_without_a_header_that_are_longer_than_a_read(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(text_parts, "_READ_BYTES", 16)
+    path = tmp_path / "a.csv"
+    path.write_text("".join(f"{i},{'x' * 50}\n" for i in range(90)))
+    assert numbers(from_csv(path, header=False), "f0") == list(range(90))
+
+
+@pytest.mark.parametrize("read", [read_csv, read_json])
+def test_errors_of_functions_say_from_which_byte_on_rows_are_counted(
+    read: Callable[[pathlib.Path], Dataset], tmp_path: pathlib.Path
+) -> None:
+    def fail(columns: dict[str, Any]) -> dict[str, Any]:
+        if 150 in columns["n"]:
+            raise ValueError("no")
+        return columns
+
+    dataset = read(tmp_path / "a")
+    text = (tmp_path / "a").read_text()
+    begin = text.rfind("\n", 0, text.find("name 150")) + 1
+    (part,) = (split for split in dataset.node.splits() if split.start <= begin < split.stop)
+    named = rf"rows 0\.\.\d of the lines from byte {part.start:,} on"
+    with pytest.raises(UserFunctionError, match=named):
+        numbers(dataset.map(fail))
 
 
 SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string()), ("f", pa.float64())])
