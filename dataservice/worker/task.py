@@ -39,7 +39,7 @@ _MAX_SHARES = 8
 # Most splits that an error message names; a batch may have rows of many small ones.
 _MAX_NAMED = 4
 # Version of the positions of streams, to be raised whenever their format or meaning changes.
-_POSITIONS = 1
+_POSITIONS = 2
 # Stands for the operators after all segments where the log of work has a segment's number.
 _TAIL = 1 << 30
 

@@ -20,7 +20,7 @@ from dataservice.dataset.node import UNKNOWN_CARDINALITY, Node
 from dataservice.dataset.sources.files import InputFile, find_files, read_unchanged
 from dataservice.dataset.sources.paths import check_paths, check_storage_options
 from dataservice.dataset.stream import SAMPLE_ROWS, BatchStream, RunContext, State
-from dataservice.errors import SchemaError, SourceError, UserFunctionError
+from dataservice.errors import InvalidArgumentError, SchemaError, SourceError, UserFunctionError
 from dataservice.sharding import Split, order_key, total_rows
 from dataservice.split_table import SplitTable
 from dataservice.windowing import permutation
@@ -240,10 +240,13 @@ class SplitStream(BatchStream):
         return passed
 
     def state(self) -> State:
-        return {"split": self._index, "row": self._row}
+        state = {"split": self._index, "row": self._row}
+        return {**state, "cuts": True} if self._source.has_cuts else state
 
     def restore(self, state: State) -> None:
         self._index, self._row = int(state["split"]), int(state["row"])
+        if self._source.has_cuts and "cuts" not in state:
+            self._splits = iter(_whole_files(self._splits))
         for _ in itertools.islice(self._splits, self._index):
             pass
 
@@ -258,6 +261,21 @@ class SplitStream(BatchStream):
 
     def location(self) -> str:
         return "" if self._last is None else self._source.describe(*self._last)
+
+
+def _whole_files(splits: Iterable[Split]) -> list[Split]:
+    """Returns the splits; InvalidArgumentError if one is a part of a file.
+
+    A position that counts files would mean other rows then.
+    """
+    listed = list(splits)
+    cut = next((split for split in listed if split.stop), None)
+    if cut is not None:
+        raise InvalidArgumentError(
+            f"the position was saved by an earlier version, which read {cut.path!r} as one piece; "
+            "it is read in parts now: load the position with that version, or begin a new pass"
+        )
+    return listed
 
 
 def index_splits(rows: int) -> Iterator[Split]:

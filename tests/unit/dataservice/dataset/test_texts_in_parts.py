@@ -15,7 +15,7 @@ import pytest
 from dataservice.dataset.dataset import Dataset
 from dataservice.dataset.division.static_sharding import Share, share_of
 from dataservice.dataset.sources import text_parts
-from dataservice.errors import SchemaError, SourceError, UserFunctionError
+from dataservice.errors import InvalidArgumentError, SchemaError, SourceError, UserFunctionError
 from dataservice.sharding import FILE_COST_BYTES
 from dataservice.vocabulary import ShardingPolicy
 from tests.unit.dataservice.dataset.checkpoint_checker import check_positions
@@ -205,6 +205,32 @@ def test_errors_of_functions_say_from_which_byte_on_rows_are_counted(
     named = rf"rows 0\.\.\d of the lines from byte {part.start:,} on"
     with pytest.raises(UserFunctionError, match=named):
         numbers(dataset.map(fail))
+
+
+@pytest.mark.parametrize(("split", "row"), [(0, 100), (1, 0)])
+def test_a_position_of_a_version_that_read_files_whole_is_refused(
+    split: int, row: int, tmp_path: pathlib.Path
+) -> None:
+    dataset = read_json(tmp_path / "a")
+    with iter(dataset) as iterator:
+        state = iterator.state_dict()
+        assert state["stream"].pop("cuts")
+        state["stream"].update(split=split, row=row)
+        with pytest.raises(InvalidArgumentError, match=r"earlier version.*as one piece"):
+            iterator.load_state_dict(state)
+
+
+def test_a_position_of_a_version_that_read_files_whole_is_right_for_small_files(
+    tmp_path: pathlib.Path,
+) -> None:
+    for name in range(3):
+        (tmp_path / f"{name}.jsonl").write_text(f'{{"n": {name}}}\n')
+    with iter(Dataset.from_json(str(tmp_path))) as iterator:
+        state = iterator.state_dict()
+        assert state["stream"].pop("cuts")
+        state["stream"].update(split=1, row=0)
+        iterator.load_state_dict(state)
+        assert [batch["n"].to_pylist() for batch in iterator] == [[1], [2]]
 
 
 SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string()), ("f", pa.float64())])
