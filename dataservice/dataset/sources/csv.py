@@ -344,7 +344,8 @@ class CsvSource(TextFilesSource):
             where = f"after row {rows_read()}" if row is None else f"row {row - self.header}"
             where += part.suffix
             column, skips = self._column(part, schema, told), self.on_error == "skip"
-            raise explained(part.path, where, column, told, skips=skips) from error
+            cut = not self.newlines_in_values
+            raise explained(part.path, where, column, told, skips=skips, cut=cut) from error
 
     def _with_row(
         self, part: TextPart, schema: pa.Schema | None, error: BaseException

@@ -22,6 +22,11 @@ _MALFORMED: Final = "CSV parse error: Expected"
 _ROW: Final = re.compile(r"Row #(\d+): ")
 _BAD_ROW: Final = re.compile(rf"In CSV column #|{_MALFORMED}")
 _SKIPPED: Final = "; from_csv(..., on_error='skip') leaves out such rows"
+# Arrow also says so where it is told that there are no such values.
+_HAS_LINES: Final = "out of sync with chunker"
+_NO_LINES: Final = (
+    ", or an end of a line inside of quotes, which newlines_in_values=False says that there is not"
+)
 _OTHER_ENCODING: Final = (
     "state its encoding, as in from_csv(..., encoding='latin-1'), or save the file as UTF-8, as "
     "`iconv -f LATIN1 -t UTF-8` does"
@@ -60,15 +65,23 @@ def require_text(path: str, inferred: pa.Schema) -> None:
 
 
 def explained(
-    path: str, where: str, column: str, error: BaseException, *, skips: bool
+    path: str, where: str, column: str, error: BaseException, *, skips: bool, cut: bool = False
 ) -> DataServiceError:
-    """Returns the error to raise: for a value of another type in `column`, or a damaged file."""
+    """Returns the error to raise: for a value of another type in `column`, or a damaged file.
+
+    `cut` tells that each end of a line was taken for that of a row.
+    """
     # Cut, because the message may quote a value of any length.
     message = _ROW.sub("", f"{error!s:.500}")
     if any(told in message for told in _TOO_LONG):
         return SourceError(
             f"{path!r}, {where}: a row is longer than a block of {BLOCK_BYTES:,} bytes; write "
             "such values as Parquet or JSON lines, or close a quote that is left open"
+        )
+    if _HAS_LINES in message:
+        return SourceError(
+            f"{path!r}, {where}: a value has the end of a line inside of quotes; "
+            "newlines_in_values=False is for files without such values, leave it out"
         )
     is_malformed = _MALFORMED in message
     # A malformed row can be left out only if it is text, as which Arrow hands it over.
@@ -78,6 +91,7 @@ def explained(
         return SourceError(
             f"{path!r} cannot be read as CSV, {where}: {message}; "
             "the file is damaged or cut short, or has another delimiter or number of columns"
+            + (_NO_LINES if is_malformed and cut else "")
             + (_SKIPPED if is_malformed else "")
         )
     return SchemaError(

@@ -14,6 +14,7 @@ import pytest
 
 from dataservice.dataset.dataset import Dataset
 from dataservice.dataset.division.static_sharding import Share, share_of
+from dataservice.dataset.sources import csv_text as csv_text_module
 from dataservice.dataset.sources import text_parts
 from dataservice.errors import InvalidArgumentError, SchemaError, SourceError, UserFunctionError
 from dataservice.sharding import FILE_COST_BYTES
@@ -187,6 +188,27 @@ def test_lines_without_a_header_that_are_longer_than_a_read(
     path = tmp_path / "a.csv"
     path.write_text("".join(f"{i},{'x' * 50}\n" for i in range(90)))
     assert numbers(from_csv(path, header=False), "f0") == list(range(90))
+
+
+def test_a_value_with_a_line_end_is_an_error_that_names_the_argument(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(text_parts, "PART_BYTES", 32 << 20)
+    path = tmp_path / "a.csv"
+    lines = "x" * 90 + "\n" + "y" * 90
+    path.write_text("n,s\n" + "".join(f'{i},"{lines}"\n' for i in range(30_000)))
+    assert path.stat().st_size > csv_text_module.BLOCK_BYTES
+    with pytest.raises(SourceError, match=r"a value has the end of a line.*newlines_in_v"):
+        numbers(from_csv(path))
+
+
+def test_a_row_of_too_few_values_may_be_one_of_several_lines(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text('n,s\n1,"two"\nlines"\n')
+    with pytest.raises(SourceError, match="newlines_in_values=False says that there is not"):
+        numbers(from_csv(path))
+    with pytest.raises(SourceError, match="number of columns; from_csv"):
+        numbers(Dataset.from_csv(str(path)))
 
 
 @pytest.mark.parametrize("read", [read_csv, read_json])
