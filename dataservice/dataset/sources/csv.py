@@ -150,8 +150,9 @@ class CsvSource(TextFilesSource):
             self._require_closed_quotes(part)
 
     def _require_closed_quotes(self, part: TextPart) -> None:
-        with opened(part.path, self.storage_options) as handle:
-            text = self._text(handle, part)
+        with opened(part.path, self.storage_options, part.ahead_bytes) as handle:
+            # Without the header of other parts, so that lines count from the first of this one.
+            text = self._text(handle, part, b"")
             blocks = iter(lambda: bytes(text.read(BLOCK_BYTES)), b"")
             line = line_of_open_quote(blocks, self.delimiter)
         if line is None:
@@ -240,8 +241,11 @@ class CsvSource(TextFilesSource):
         malformed = malformed or MalformedRows(part, header=self.header)
         options = self._options(part, schema, context, malformed)
         with opened(part.path, self.storage_options, part.ahead_bytes) as handle:
+            header = first_line(handle, BLOCK_BYTES) if part.start and self.header else b""
             # Not named here: closing waits until nothing refers to the text any more.
-            batches = self._batches(CsvText(self._text(handle, part), quotes or Quotes()), options)
+            batches = self._batches(
+                CsvText(self._text(handle, part, header), quotes or Quotes()), options
+            )
             if batches is None:
                 if self.header:
                     raise SourceError(f"{part.path!r} is empty: it has not even a header line")
@@ -263,8 +267,7 @@ class CsvSource(TextFilesSource):
                 raise
             return None
 
-    def _text(self, handle: Any, part: TextPart) -> Any:
-        header = first_line(handle, BLOCK_BYTES) if part.start and self.header else b""
+    def _text(self, handle: Any, part: TextPart, header: bytes) -> Any:
         text = part.lines(decompressed(handle, part.path), header)
         return in_utf_8(text, self.encoding)
 

@@ -202,6 +202,24 @@ def test_a_value_with_a_line_end_is_an_error_that_names_the_argument(
         numbers(from_csv(path))
 
 
+@pytest.mark.parametrize("header", [True, False])
+def test_the_line_of_an_open_quote_counts_from_the_first_of_its_part(
+    header: bool, tmp_path: pathlib.Path
+) -> None:
+    path = tmp_path / "a.csv"
+    lines = [f"{i},name {i}\n" for i in range(90)]
+    lines[50] = '50,"open\n'
+    text = ("\nn,s\n" if header else "") + "".join(lines)
+    path.write_text(text)
+    dataset = from_csv(path, header=header)
+    begin = text.find("50,")
+    (part,) = (split for split in dataset.node.splits() if split.start <= begin < split.stop)
+    first = text.find("\n", part.start - 1) + 1
+    line = text.count("\n", first, begin) + 1
+    with pytest.raises(SourceError, match=f"line {line} of the lines from byte {part.start:,} on"):
+        numbers(dataset)
+
+
 def test_a_row_of_too_few_values_may_be_one_of_several_lines(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text('n,s\n1,"two"\nlines"\n')
