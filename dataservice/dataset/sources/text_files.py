@@ -50,8 +50,9 @@ class TextFilesSource(WholeFilesSource):
 
     def _is_divisible(self, file: InputFile) -> bool:
         """True if the file is so large, and of such a kind, that it should be read in parts."""
-        is_plain = not is_compressed(file.path, self.storage_options)
-        return self.has_cuts and is_plain and is_large(file)
+        if not self.has_cuts or not is_large(file):
+            return False
+        return not is_compressed(file.path, self.storage_options)
 
     def describe(self, split: Split, first_row: int, end_row: int) -> str:
         return super().describe(split, first_row, end_row) + part_of(split).suffix
