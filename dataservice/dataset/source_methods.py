@@ -130,10 +130,10 @@ class SourceMethods:
         these texts are null, in columns of text too; without it, an empty value, "NA", "nan" and
         the like are null, but in columns of text they are the texts that they are.
         newlines_in_values=False says that no value has the end of a line inside of quotes: files of
-        more than 32 MiB are then read in parts, by several workers at once. on_error="skip"
-        leaves out rows with too few or too many values, or with a value of another type, and counts
-        them in `iterator.stats()["skipped"]`; a file that cannot be read, or with more than 1,000
-        values of other types in a block, is left out from there on.
+        more than 32 MiB, in UTF-8 and not compressed, are then read in parts, by several workers
+        at once. on_error="skip" leaves out rows with too few or too many values, or with a value of
+        another type, and counts them in `iterator.stats()["skipped"]`; a file that cannot be read,
+        or with more than 1,000 values of other types in a block, is left out from there on.
         """
         options = _copied(storage_options)
         source = CsvSource(
