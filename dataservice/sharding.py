@@ -52,6 +52,11 @@ class Split(NamedTuple):
     version: str = ""
 
 
+def bytes_of_lines(split: Split) -> str:
+    """Returns what a message adds to the path of a split of unknown rows; "" for a whole file."""
+    return f" lines that begin in bytes {split.start}..{split.stop - 1}" if split.stop else ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
     """A run of splits that one worker reads in order: the unit of leasing and of shuffling."""

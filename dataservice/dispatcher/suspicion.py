@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from dataservice.sharding import Split, Window, total_rows
+from dataservice.sharding import Split, Window, bytes_of_lines, total_rows
 from dataservice.vocabulary import WorkerId
 
 # One death is no pattern: a lost worker leaves many windows, and suspects slow an epoch down.
@@ -166,8 +166,7 @@ def _describe(split: Split) -> str:
     if split.path is None:
         return rows
     if split.row_groups is None and split.rows is None:
-        lines = f" lines that begin in bytes {split.start}..{split.stop - 1}"
-        return repr(split.path) + (lines if split.stop else "")
+        return repr(split.path) + bytes_of_lines(split)
     if split.row_groups is None:
         return f"{split.path!r} {rows}"
     groups = ", ".join(map(str, split.row_groups))

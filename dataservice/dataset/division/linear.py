@@ -18,7 +18,7 @@ from dataservice.dataset.operators import Batch, Repeat, RowOperator
 from dataservice.dataset.operators.base import Operator
 from dataservice.dataset.stream import BatchStream, RunContext
 from dataservice.errors import InternalError
-from dataservice.sharding import Split
+from dataservice.sharding import Split, bytes_of_lines
 
 
 @register_node
@@ -99,7 +99,7 @@ class Linear:
         """Returns a description of the rows of a split, for messages."""
         source = self.segments[split.segment].source
         if split.rows is None:
-            return f"{split.path or source.kind}"
+            return f"{split.path}{bytes_of_lines(split)}" if split.path else source.kind
         return source.describe(split, 0, split.rows)
 
 

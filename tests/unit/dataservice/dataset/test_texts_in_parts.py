@@ -13,11 +13,12 @@ import pyarrow as pa
 import pytest
 
 from dataservice.dataset.dataset import Dataset
+from dataservice.dataset.division.linearise import linearise
 from dataservice.dataset.division.static_sharding import Share, share_of
 from dataservice.dataset.sources import csv_text as csv_text_module
 from dataservice.dataset.sources import text_parts
 from dataservice.errors import InvalidArgumentError, SchemaError, SourceError, UserFunctionError
-from dataservice.sharding import FILE_COST_BYTES
+from dataservice.sharding import FILE_COST_BYTES, Split
 from dataservice.vocabulary import ShardingPolicy
 from tests.unit.dataservice.dataset.checkpoint_checker import check_positions
 
@@ -245,6 +246,15 @@ def test_errors_of_functions_say_from_which_byte_on_rows_are_counted(
     named = rf"rows 0\.\.\d of the lines from byte {part.start:,} on"
     with pytest.raises(UserFunctionError, match=named):
         numbers(dataset.map(fail))
+
+
+def test_batches_of_several_parts_are_described_by_their_bytes(tmp_path: pathlib.Path) -> None:
+    dataset = read_json(tmp_path / "a")
+    first, second, *_ = dataset.node.splits()
+    linear = linearise(dataset.node)
+    described = f"{first.path} lines that begin in bytes {second.start}..{second.stop - 1}"
+    assert linear.describe(second) == described
+    assert linear.describe(Split(path="b")) == "b"
 
 
 @pytest.mark.parametrize(("split", "row"), [(0, 100), (1, 0)])
