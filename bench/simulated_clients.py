@@ -27,7 +27,8 @@ from dataservice.client.pacing import GROUP_S
 from dataservice.config import DEFAULT_HEARTBEAT_INTERVAL_MS
 from dataservice.runtime.auth import TOKEN_METADATA_KEY, resolve_token
 from dataservice.runtime.retry import MAX_PAUSE_S
-from dataservice.vocabulary import ShardingPolicy
+from dataservice.runtime.rpc.conventions import PROTOCOL_METADATA_KEY
+from dataservice.vocabulary import PROTOCOL_VERSION, ShardingPolicy
 from dataservice.wire import dispatcher_pb2 as pb
 
 OWN_INTERVAL_S = DEFAULT_HEARTBEAT_INTERVAL_MS / 1_000
@@ -123,7 +124,10 @@ class Clients:
     def __init__(self, options: argparse.Namespace) -> None:
         self.meter = Meter()
         self._options = options
-        self._metadata = ((TOKEN_METADATA_KEY, resolve_token(None)),)
+        self._metadata = (
+            (TOKEN_METADATA_KEY, resolve_token(None)),
+            (PROTOCOL_METADATA_KEY, str(PROTOCOL_VERSION)),
+        )
         self._channels = [
             grpc.aio.insecure_channel(options.target, options=_OPTIONS)
             for _ in range(options.connections)

@@ -33,7 +33,7 @@ ALL_WINDOWS: Final = -1
 """Stands, as a returned window, for all that a worker was leased for a reader: a stream begins."""
 PROTOCOL: Final = "grpc"
 # Raised when messages change so that ends of different versions would misunderstand each other.
-PROTOCOL_VERSION: Final = 1
+PROTOCOL_VERSION: Final = 2
 SHARED_MEMORY: Final = "shared_memory"
 # The protocols without a network: by reference in a process, or shared memory on one host.
 LOCAL: Final = "local"

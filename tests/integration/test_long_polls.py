@@ -13,7 +13,8 @@ from dataservice.client.connection import DispatcherConnection
 from dataservice.config import CONTROL_MAX_POLLS, CONTROL_MAX_THREADS
 from dataservice.runtime.auth import TOKEN_METADATA_KEY, resolve_token
 from dataservice.runtime.rpc import RpcClient
-from dataservice.vocabulary import parse_target
+from dataservice.runtime.rpc.conventions import PROTOCOL_METADATA_KEY
+from dataservice.vocabulary import PROTOCOL_VERSION, parse_target
 from dataservice.wire import dispatcher_pb2 as pb
 from tests.waiting import wait_until
 
@@ -32,7 +33,10 @@ def poll(channel: Any, request: pb.LeaseWindowsRequest) -> Any:
         request_serializer=pb.LeaseWindowsRequest.SerializeToString,
         response_deserializer=pb.LeaseWindowsReply.FromString,
     )
-    metadata = ((TOKEN_METADATA_KEY, resolve_token(None)),)
+    metadata = (
+        (TOKEN_METADATA_KEY, resolve_token(None)),
+        (PROTOCOL_METADATA_KEY, str(PROTOCOL_VERSION)),
+    )
     return call.future(request, metadata=metadata, timeout=TIMEOUT_S)
 
 

@@ -25,6 +25,8 @@ from dataservice.errors import (
 )
 from dataservice.runtime.auth import TOKEN_METADATA_KEY, tokens_equal
 from dataservice.runtime.rpc import RpcClient, RpcServer
+from dataservice.runtime.rpc.conventions import PROTOCOL_METADATA_KEY
+from dataservice.vocabulary import PROTOCOL_VERSION
 from tests.integration.echo_service import (
     DEADLINE_S,
     SERVICE,
@@ -108,7 +110,8 @@ def test_client_of_another_protocol_is_refused_naming_both_versions(
     server: RpcServer, box: EchoBox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dataservice.runtime.rpc.client.PROTOCOL_VERSION", 7)
-    refusal = r"echo box at .* refused.* protocol: 1, and this client speaks 7; install the same"
+    versions = f"protocol: {PROTOCOL_VERSION}, and this client speaks 7"
+    refusal = f"echo box at .* refused.* {versions}; install the same"
     with connect(server.port) as client:
         with pytest.raises(FailedPreconditionError, match=refusal):
             client.call_retrying("SayBack", Text(text="a"), timeout_s=DEADLINE_S)
@@ -121,6 +124,7 @@ def test_client_that_tells_no_protocol_speaks_the_first(
     server: RpcServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dataservice.runtime.rpc.client.PROTOCOL_METADATA_KEY", "x-other")
+    monkeypatch.setattr("dataservice.runtime.rpc.server._PROTOCOL_VERSION", "1")
     with connect(server.port) as client:
         client.call("SayBack", Text(text="a"), timeout_s=DEADLINE_S)
         monkeypatch.setattr("dataservice.runtime.rpc.server._PROTOCOL_VERSION", "2")
@@ -174,7 +178,10 @@ def test_burst_of_calls_is_answered_or_refused_as_resource_exhausted(
     monkeypatch.setattr("dataservice.runtime.rpc.server.tokens_equal", look_late)
     with grpc.insecure_channel(f"127.0.0.1:{server.port}") as channel:
         say_back = channel.unary_unary("/echo.EchoBox/SayBack")
-        metadata = ((TOKEN_METADATA_KEY, TOKEN),)
+        metadata = (
+            (TOKEN_METADATA_KEY, TOKEN),
+            (PROTOCOL_METADATA_KEY, str(PROTOCOL_VERSION)),
+        )
         calls = [say_back.future(b"", timeout=DEADLINE_S, metadata=metadata) for _ in range(3_000)]
         # Gives most calls time to arrive; the test does not depend on how many did.
         threading.Timer(1.0, looking.set).start()
