@@ -245,7 +245,7 @@ class SplitStream(BatchStream):
 
     def restore(self, state: State) -> None:
         self._index, self._row = int(state["split"]), int(state["row"])
-        if self._source.has_cuts and "cuts" not in state:
+        if self._source.has_cuts and "cuts" not in state and (self._index or self._row):
             self._splits = iter(_whole_files(self._splits))
         for _ in itertools.islice(self._splits, self._index):
             pass

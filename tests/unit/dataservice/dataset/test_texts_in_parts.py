@@ -270,6 +270,14 @@ def test_a_position_of_a_version_that_read_files_whole_is_refused(
             iterator.load_state_dict(state)
 
 
+def test_a_position_before_all_rows_is_right_in_any_version(tmp_path: pathlib.Path) -> None:
+    with iter(read_json(tmp_path / "a")) as iterator:
+        state = iterator.state_dict()
+        assert state["stream"].pop("cuts")
+        iterator.load_state_dict(state)
+        assert sum(batch.num_rows for batch in iterator) == 200
+
+
 def test_a_position_of_a_version_that_read_files_whole_is_right_for_small_files(
     tmp_path: pathlib.Path,
 ) -> None:
