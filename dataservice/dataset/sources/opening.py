@@ -104,10 +104,9 @@ def can_seek(path: str, options: Mapping[str, Any] | None) -> bool:
 
 
 def is_compressed(path: str, options: Mapping[str, Any] | None) -> bool:
-    """True if the suffix of ``path`` names a compression, or fsspec is asked to undo one."""
-    suffix = os.path.splitext(path)[1].lower()
+    """True if the bytes of a file are told by those before: it is compressed, or in an archive."""
     is_undone = bool((options or {}).get("compression"))
-    return is_undone or suffix in COMPRESSIONS or suffix in _NOT_READ
+    return is_undone or "::" in path or _suffix(path) in (*COMPRESSIONS, *_NOT_READ)
 
 
 def decompressed(handle: Any, path: str) -> Any:
@@ -115,14 +114,18 @@ def decompressed(handle: Any, path: str) -> Any:
 
     Raises SourceError for a compression that cannot be read.
     """
-    name = path if is_local(path) else parts_of_chain(path)[0]
-    suffix = os.path.splitext(name)[1].lower()
+    suffix = _suffix(path)
     if suffix in _NOT_READ:
         raise SourceError(
             f"{path!r} is compressed as {suffix}, which is not read; {', '.join(COMPRESSIONS)} are"
         )
     compression = COMPRESSIONS.get(suffix)
     return pa.CompressedInputStream(handle, compression) if compression else handle
+
+
+def _suffix(path: str) -> str:
+    name = path if is_local(path) else parts_of_chain(path)[0]
+    return os.path.splitext(name)[1].lower()
 
 
 def check_encoding(encoding: Any) -> None:

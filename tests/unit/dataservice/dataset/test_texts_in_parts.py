@@ -6,6 +6,7 @@ import gzip
 import itertools
 import json
 import pathlib
+import zipfile
 from collections.abc import Callable
 from typing import Any
 
@@ -123,6 +124,15 @@ def test_files_that_cannot_be_cut_are_read_whole(
     write(tmp_path / "a", "n,s,f\n" + csv_text(range(100)))
     (path,) = tmp_path.iterdir()
     dataset = from_csv(path, encoding="utf-8" if path.suffix == ".gz" else "utf-16")
+    assert len(list(dataset.node.splits())) == 1
+    assert numbers(dataset) == list(range(100))
+
+
+def test_files_in_archives_are_read_whole(tmp_path: pathlib.Path) -> None:
+    # A byte of them can be read only after all those before it.
+    with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a.csv", "n,s,f\n" + csv_text(range(100)))
+    dataset = Dataset.from_csv(f"zip://a.csv::{tmp_path / 'a.zip'}", newlines_in_values=False)
     assert len(list(dataset.node.splits())) == 1
     assert numbers(dataset) == list(range(100))
 
