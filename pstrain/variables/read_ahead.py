@@ -34,6 +34,11 @@ class Computation:
         self.found: dict[int, VariableSpec] = {}
         self._values: dict[int, Array] | None = None
 
+    @property
+    def is_begun(self) -> bool:
+        """Whether the values of ``requests`` are there."""
+        return self._values is not None
+
     def put(self, values: Sequence[Any]) -> None:
         """Takes the values of ``requests``; the computation begins."""
         self._values = {
@@ -103,7 +108,7 @@ def fetched(
 ) -> list[Any]:
     """Returns the answers to ``requests``: those that were read ahead, the others by ``fetch``."""
     running = _running(parameters)
-    if running is None:
+    if running is None or not running.is_begun:
         return fetch(requests)
     known = [None if each.ids is not None else running.value(each.variable) for each in requests]
     left = [each for each, value in zip(requests, known, strict=True) if value is None]
