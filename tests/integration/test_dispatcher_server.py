@@ -31,7 +31,7 @@ from dataservice.errors import (
 from dataservice.runtime.auth import resolve_token
 from dataservice.runtime.process.children import spawn_module
 from dataservice.runtime.rpc import RpcClient
-from dataservice.vocabulary import ShardingPolicy, parse_target
+from dataservice.vocabulary import PROTOCOL_VERSION, ShardingPolicy, parse_target
 from dataservice.wire import dispatcher_pb2 as pb
 from tests.integration.service_cluster import printed
 from tests.ports import free_port
@@ -108,7 +108,7 @@ def test_garbage_collected_dispatcher_frees_its_port() -> None:
 
 
 def test_wrong_configuration_object_is_refused() -> None:
-    with pytest.raises(InvalidArgumentError, match="DispatcherConfig or None, got dict"):
+    with pytest.raises(InvalidArgumentError, match=r"DispatcherConfig or None, got \{'port': 0\}"):
         DispatchServer({"port": 0})  # type: ignore[arg-type]
 
 
@@ -136,7 +136,7 @@ def test_join_waits_for_stop(server: DispatchServer) -> None:
 def test_two_dispatchers_live_in_one_process(server: DispatchServer) -> None:
     with DispatchServer() as other, client_of(server.target) as one, client_of(other.target) as two:
         register(one, Dataset.range(3))
-        assert one.call("GetVersion", pb.GetVersionRequest()).protocol == 1
+        assert one.call("GetVersion", pb.GetVersionRequest()).protocol == PROTOCOL_VERSION
         with pytest.raises(NotFoundError, match="Dataset id 1000 not found"):
             two.call("GetDataset", pb.GetDatasetRequest(dataset_id="1000"))
 

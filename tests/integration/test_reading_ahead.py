@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pathlib
 import subprocess
 import sys
 
@@ -23,3 +24,13 @@ def test_file_abandoned_halfway_does_not_delay_program_end(kind: str, said: str)
             check=False,
         )
         assert (ended.returncode, ended.stdout, ended.stderr) == (0, said, "")
+
+
+def test_program_ends_after_a_text_that_was_refused(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(f'{{"a": "{"x" * 9_000_000}"}}\n' * 8)
+    command = [sys.executable, "-m", "tests.integration.programs.unopened_text", str(path)]
+    # Otherwise Arrow's threads meet the shutdown of the interpreter in about one run of ten.
+    for _ in range(8):
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert (ended.returncode, ended.stdout, ended.stderr) == (0, "it is refused\n", "")

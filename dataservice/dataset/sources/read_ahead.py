@@ -12,10 +12,13 @@ program, Arrow does not read the file and holds no reference to it or to bytes r
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import gc
 import logging
 import queue
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, Final
@@ -85,6 +88,38 @@ class ReadAheadFile:
         return bytes(self._handle.read(size))
 
 
+class _AtExit:
+    """Waits at the end of the program until Arrow holds none of the files that it failed to open.
+
+    It has read ahead of them too, and its threads would go on doing so in the shutdown.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._held: dict[weakref.ref[_Hold], queue.SimpleQueue[Any]] = {}
+
+    def let_go_of(self, hold: _Hold) -> None:
+        """Has the end of the program wait until nobody has ``hold``, if somebody still has."""
+        let_go: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        with self._lock:
+            if not self._held:
+                atexit.register(self._wait, Origin())
+            self._held = {ref: left for ref, left in self._held.items() if ref() is not None}
+            self._held[weakref.ref(hold, let_go.put)] = let_go
+
+    def _wait(self, origin: Origin) -> None:
+        if not origin.is_here:  # a forked child has none of the threads
+            return
+        gc.collect()  # frees errors with their frames
+        deadline_s = time.monotonic() + _LET_GO_TIMEOUT_S
+        for let_go in self._held.values():
+            with contextlib.suppress(queue.Empty):
+                let_go.get(timeout=max(0.0, deadline_s - time.monotonic()))
+
+
+_at_exit = _AtExit()
+
+
 class ReadAheadBatches:
     """The batches that the reader made by `open_reader` reads from `file`."""
 
@@ -93,6 +128,8 @@ class ReadAheadBatches:
             reader = open_reader(file)
         except BaseException:
             file.close()
+            # Not here: frames of the error, and whoever handles it, hold the file.
+            _at_exit.let_go_of(file.hold)
             raise
         self.schema: pa.Schema = reader.schema
         self._reading = _Reading(left_to_parent(reader), file)

@@ -34,8 +34,8 @@ class SlowHandle:
 
 
 @contextlib.contextmanager
-def opened(path: str, options: Any) -> Iterator[SlowHandle]:
-    with opening.opened(path, options) as file:
+def opened(path: str, options: Any, ahead_bytes: int | None = None) -> Iterator[SlowHandle]:
+    with opening.opened(path, options, ahead_bytes) as file:
         yield SlowHandle(file)
 
 

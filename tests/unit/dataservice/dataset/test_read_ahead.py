@@ -93,6 +93,34 @@ def test_closing_batches_waits_until_read_buffers_are_released(
     assert not closer.is_alive()
 
 
+def test_the_end_of_the_program_waits_until_a_file_that_was_not_opened_is_released(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(read_ahead, "_LET_GO_TIMEOUT_S", TIMEOUT_S)
+    at_exit = read_ahead._AtExit()
+    monkeypatch.setattr(read_ahead, "_at_exit", at_exit)
+    waits: list[Callable[[], object]] = []
+    monkeypatch.setattr(
+        read_ahead.atexit, "register", lambda wait, *given: waits.append(lambda: wait(*given))
+    )
+    kept: list[Any] = []
+
+    def fail_to_open(file: ReadAheadFile) -> Any:
+        kept.append(file.read(3))
+        raise pa.ArrowInvalid("a row is too long")
+
+    for _ in range(2):
+        with contextlib.suppress(pa.ArrowInvalid):
+            ReadAheadBatches(ReadAheadFile(io.BytesIO(b"abc")), fail_to_open)
+    (wait,) = waits
+    end = on_thread(wait)
+    end.join(0.05)
+    assert end.is_alive()
+    kept.clear()
+    end.join(TIMEOUT_S)
+    assert not end.is_alive()
+
+
 def test_file_may_be_closed_from_within_its_own_read() -> None:
     handle = Handle()
     file = ReadAheadFile(handle)
