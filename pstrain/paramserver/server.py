@@ -145,12 +145,8 @@ class ParameterServer:
         message = pieces.receive(channel.recv)
         if message is None:
             return False
-        if channel.shares_memory:
-            # A trainer on this host needs the idle cores itself.
+        with self._helpers.working():
             self._reply(message, channel)
-        else:
-            with self._helpers.working():
-                self._reply(message, channel)
         return True
 
     def _tell_identity(self, channel: ConnectionChannel) -> bool:

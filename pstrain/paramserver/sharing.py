@@ -54,7 +54,8 @@ class Helpers:
 
     def share(self, rows: int, work: Work) -> None:
         """Calls ``work(start, stop)`` for parts that together make up all ``rows``."""
-        # A helper that has begun and then waits for a core would delay the request.
+        # A helper that has begun and then waits for a core would delay the request; and trainers on
+        # this host need the cores themselves.
         if _running() >= self._count or not self._take_core():
             work(0, rows)
             return

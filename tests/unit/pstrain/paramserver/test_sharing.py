@@ -6,13 +6,16 @@ import builtins
 import sys
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dataservice.runtime.exchanges.message import Message
 from pstrain.paramserver import sharing
+from pstrain.paramserver.server import ParameterServer
 from pstrain.paramserver.sharing import Helpers, in_parts
 
 DEADLINE_S = 60.0
@@ -194,3 +197,27 @@ def test_stopped_helpers_help_no_more(helpers: Helpers) -> None:
         in_parts(60_000, lambda *_: calls.add(threading.get_ident()))
     assert calls == {threading.get_ident()}
     assert not any(thread.is_alive() for thread in helpers._threads._threads)
+
+
+class Channel:
+    """A channel on which one request arrives, through shared memory or over a network."""
+
+    def __init__(self, *, shares_memory: bool) -> None:
+        self.shares_memory = shares_memory
+
+    def recv(self) -> Message:
+        return Message(b"{}", None)
+
+
+@pytest.mark.parametrize("shares_memory", [True, False])
+def test_requests_are_helped_whichever_way_they_come(
+    shares_memory: bool, helpers: Helpers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server: Any = object.__new__(ParameterServer)
+    helped_by: list[Helpers] = []
+    monkeypatch.setattr(server, "_helpers", helpers, raising=False)
+    monkeypatch.setattr(
+        server, "_reply", lambda *_: helped_by.append(sharing._of_thread.helpers), raising=False
+    )
+    assert server._answer_one(Channel(shares_memory=shares_memory))
+    assert helped_by == [helpers]
