@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from dataservice.runtime.arguments import integer_at_least
 from pstrain import initializers
-from pstrain.errors import FailedPreconditionError
+from pstrain.errors import FailedPreconditionError, InvalidArgumentError
+from pstrain.features.category import MAX_BUCKETS
 from pstrain.features.eviction import Eviction, Table
 from pstrain.features.key_map import KeyFields, KeyMap, KeyQuery, distinct
 from pstrain.gradients.recording import recording
@@ -40,7 +41,11 @@ class KeyRows:
 
     def __init__(self, capacities: Sequence[int], min_counts: Sequence[int], name: str) -> None:
         for capacity in capacities:
-            integer_at_least(capacity, 2, f"{name!r}: capacity")
+            if integer_at_least(capacity, 2, f"{name!r}: capacity") > MAX_BUCKETS:
+                raise InvalidArgumentError(
+                    f"{name!r}: capacity must be in [2, 2^31), got {capacity}: it is "
+                    "the number of keys that have a row of their own at a time"
+                )
         for count in min_counts:
             integer_at_least(count, 1, f"{name!r}: min_count")
         self.fields = KeyFields.of(capacities, min_counts)

@@ -251,3 +251,9 @@ def test_key_evicted_during_a_lookup_is_looked_up_again(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(parameters, "claim", claim_late)
     assert users.find([1, 2]) == [0, 0]
+
+
+@pytest.mark.parametrize("capacity", [2**31, 10**30])
+def test_capacity_that_no_table_can_have_is_refused_before_memory_is_taken(capacity: int) -> None:
+    with pytest.raises(InvalidArgumentError, match=rf"capacity must be in .*got {capacity}"):
+        ps.layers.OnlineLookup(capacity)
