@@ -149,7 +149,7 @@ class TrainerLink:
     def _settle_loss(self) -> None:
         """Settles what the lost trainer left; a server that does not answer ends the scheduling."""
         name = self._name
-        services, marks = self._scheduler.trainers.record_loss(self.index, name)
+        marks = self._scheduler.trainers.marks_of(self.index)
         settlement = Settlement({}, {}, {})
         is_stopping = self._stopping.is_set()
         if not is_stopping:
@@ -168,7 +168,9 @@ class TrainerLink:
                     )
                     self._scheduler.stop(error)
         timeout_s = _STOP_TELL_TIMEOUT_S if is_stopping else _TELL_TIMEOUT_S
-        settle_services(name, services, merged(marks, settlement.marks.values()), timeout_s)
+        marks = merged(marks, settlement.marks.values())
+        services = self._scheduler.trainers.record_settled(name, marks)
+        settle_services(name, services, marks, timeout_s)
         self._scheduler.trainers.lost(self.index, settlement)
 
     def _needs_settling(self) -> bool:
@@ -230,15 +232,15 @@ class TrainerLink:
         told to give back what their readers held. All of them together take no longer than one, as
         loops end, and checkpoints begin, only after this.
         """
-        new, lost_names = self._scheduler.trainers.services_read(services)
-        if not lost_names:
+        untold = self._scheduler.trainers.services_read(services)
+        if not untold:
             return
         until_s = time.monotonic() + _TELL_TIMEOUT_S
         try:
-            for told, name in enumerate(lost_names):
+            for told, (name, new) in enumerate(untold.items()):
                 left_s = until_s - time.monotonic()
                 if left_s <= 0:
-                    logger.warning(_NOT_TOLD, len(lost_names) - told, ", ".join(sorted(new)))
+                    logger.warning(_NOT_TOLD, len(untold) - told, ", ".join(sorted(new)))
                     break
                 settle_services(name, new, {}, left_s)
         finally:

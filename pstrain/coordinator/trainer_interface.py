@@ -44,10 +44,15 @@ class TrainerInterface:
             core.make_progress()
             return True
 
-    def record_loss(self, trainer: int, name: str) -> tuple[frozenset[str], Marks]:
-        """The same as :meth:`TrainerMarks.record_loss`, with the marks of reported ends."""
+    def marks_of(self, trainer: int) -> Marks:
+        """Returns the row marks of a trainer's reported ends."""
         with self._core.changed:
-            return self._core.trainer_marks.record_loss(trainer, name)
+            return self._core.trainer_marks.of(trainer)
+
+    def record_settled(self, name: str, marks: Marks) -> frozenset[str]:
+        """The same as :meth:`TrainerMarks.record_settled`."""
+        with self._core.changed:
+            return self._core.trainer_marks.record_settled(name, marks)
 
     def lost(self, trainer: int, settlement: Settlement) -> None:
         """Ends what a lost trainer had decided, as ``settlement`` says; its others run again."""
@@ -76,17 +81,17 @@ class TrainerInterface:
         for closure in () if known is None else known.running:
             self._core.closures[closure].error = None
 
-    def services_read(self, services: Iterable[str]) -> tuple[frozenset[str], tuple[str, ...]]:
+    def services_read(self, services: Iterable[str]) -> dict[str, frozenset[str]]:
         """The same as :meth:`TrainerMarks.add_services`.
 
         If that names trainers, their readers are to be released, and :meth:`released` must follow.
         """
         core = self._core
         with core.changed:
-            new, lost_names = core.trainer_marks.add_services(services)
-            if lost_names:
+            untold = core.trainer_marks.add_services(services)
+            if untold:
                 core.apply(decide.begin_release())
-            return new, lost_names
+            return untold
 
     def released(self) -> None:
         """Notes that services gave back what lost trainers held: an end met before may be none."""

@@ -1,7 +1,8 @@
 """Row marks of trainers at the data services, for settling what a lost trainer has read.
 
 Values only: no service is asked. Invariant: every service that a lost trainer may have read is
-included. A trainer may be lost before it says what it reads, so services named by others count.
+told, once what the trainer has used there is known, and not before. A trainer may be lost before it
+says what it reads, so services named by others count.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ class TrainerMarks:
     def __init__(self) -> None:
         self._marks: dict[int, Marks] = {}
         self._services: set[str] = set()
-        self._lost_names: list[str] = []
+        # By the name of a settled trainer: the services that are told of it.
+        self._told: dict[str, frozenset[str]] = {}
 
     def note(self, trainer: int, marks: Sequence[dict[str, Any]]) -> None:
         """Notes marks of a trainer's readers, which count from now on; in order of its elements."""
@@ -28,20 +30,29 @@ class TrainerMarks:
         """Forgets a trainer whose loss is settled."""
         self._marks.pop(trainer, None)
 
-    def record_loss(self, trainer: int, name: str) -> tuple[frozenset[str], Marks]:
-        """Returns the data services that a lost trainer may have read, and its marks that count.
+    def of(self, trainer: int) -> Marks:
+        """Returns a trainer's marks that count."""
+        return dict(self._marks.get(trainer, {}))
 
-        From now on :meth:`add_services` returns ``name``, the trainer's, among the lost ones.
+    def record_settled(self, name: str, marks: Marks) -> frozenset[str]:
+        """Notes that what a lost trainer has used is known; returns the services to be told of it.
+
+        These are all that it may have read, with those of ``marks``. :meth:`add_services` tells of
+        later ones.
         """
-        self._lost_names.append(name)
-        return frozenset(self._services), dict(self._marks.get(trainer, {}))
+        told = self._services | {mark["service"] for mark in marks.values()}
+        self._told[name] = frozenset(told)
+        return self._told[name]
 
-    def add_services(self, services: Iterable[str]) -> tuple[frozenset[str], tuple[str, ...]]:
+    def add_services(self, services: Iterable[str]) -> dict[str, frozenset[str]]:
         """Notes which data services a trainer reads from now on.
 
-        Returns the services that were not known, and the names of all trainers lost so far, which
-        may have read them: of none if no service is new, as after most messages.
+        Returns, by the names of trainers that were lost before and may have read them, the services
+        that are to be told of it: none if no service is new, as after most messages.
         """
         new = frozenset(services) - self._services
         self._services |= new
-        return new, tuple(self._lost_names) if new else ()
+        untold = {name: new - told for name, told in self._told.items() if new - told}
+        for name, services_left in untold.items():
+            self._told[name] |= services_left
+        return untold

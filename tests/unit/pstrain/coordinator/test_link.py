@@ -51,7 +51,7 @@ class LinkWithGivenReplies(TrainerLink):
     def joined(self, *_: Any) -> None: ...
 
     def services_read(self, _services: Any) -> Any:
-        return frozenset(), ()
+        return {}
 
     def results(self, _trainer: int, ended: Any) -> None:
         self.heard += [end.closure for end in ended]
@@ -96,7 +96,9 @@ def test_replaced_strategy_logs_unknown_commits_at_info(
     link._servers = SimpleNamespace(session="s", fence=fence)
     link._awaits_restore = lambda _error: False  # type: ignore[method-assign]
     link._scheduler = SimpleNamespace(
-        trainers=SimpleNamespace(record_loss=lambda *_: (frozenset(), {}), lost=lambda *_: None),
+        trainers=SimpleNamespace(
+            marks_of=lambda *_: {}, record_settled=lambda *_: frozenset(), lost=lambda *_: None
+        ),
         rounds=SimpleNamespace(wait_for_round=lambda *_: None),
         stop=stopped.append,
     )
@@ -247,7 +249,9 @@ class Loss:
         link._recovery.is_restoring = restores
         link._scheduler = SimpleNamespace(
             trainers=SimpleNamespace(
-                record_loss=lambda *_: (frozenset({"service"}), {}), lost=self._lost
+                marks_of=lambda *_: {},
+                record_settled=lambda *_: frozenset({"service"}),
+                lost=self._lost,
             ),
             rounds=SimpleNamespace(wait_for_round=lambda *_: self.done.append("round")),
         )
@@ -318,7 +322,9 @@ def test_unknown_commits_end_the_scheduling_unless_a_restore_undoes_them(
     )
     link._scheduler = SimpleNamespace(
         trainers=SimpleNamespace(
-            record_loss=lambda *_: (frozenset(), {}), lost=lambda *_: done.append("lost")
+            marks_of=lambda *_: {},
+            record_settled=lambda *_: frozenset(),
+            lost=lambda *_: done.append("lost"),
         ),
         rounds=SimpleNamespace(wait_for_round=lambda *_: None),
         stop=done.append,
@@ -338,7 +344,7 @@ def test_all_that_a_trainer_says_reaches_the_scheduler(monkeypatch: pytest.Monke
     link._scheduler = SimpleNamespace(
         trainers=SimpleNamespace(
             joined=lambda index, slots, _outbox: heard.append(("joined", index, slots)),
-            services_read=lambda services: (frozenset(services), ["a lost trainer"]),
+            services_read=lambda services: {"a lost trainer": frozenset(services)},
             released=lambda: heard.append("released"),
             results=lambda _index, ends: heard.append([end.closure for end in ends]),
             cancel_answered=lambda _index, closure, attempt, *, is_granted: heard.append(
@@ -371,7 +377,7 @@ def test_all_lost_trainers_together_are_told_in_the_time_of_one(
     lost = [f"lost {number}" for number in range(1_000)]
     link._scheduler = SimpleNamespace(
         trainers=SimpleNamespace(
-            services_read=lambda services: (frozenset(services), lost),
+            services_read=lambda services: dict.fromkeys(lost, frozenset(services)),
             released=lambda: released.append(True),
         )
     )

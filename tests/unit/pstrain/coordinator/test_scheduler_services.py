@@ -22,16 +22,15 @@ def scheduler() -> Scheduler:
 
 def test_lost_trainer_is_assumed_to_have_read_services_named_by_others() -> None:
     one = scheduler()
-    assert one.trainers.services_read(["a:1"]) == (frozenset({"a:1"}), ())
-    services, _ = one.trainers.record_loss(1, "trainer-1")
-    assert services == {"a:1"}
+    assert one.trainers.services_read(["a:1"]) == {}
+    assert one.trainers.record_settled("trainer-1", {}) == {"a:1"}
 
 
 def test_service_named_later_is_told_of_trainers_lost_before() -> None:
     one = scheduler()
-    assert one.trainers.record_loss(0, "trainer-0") == (frozenset(), {})
-    assert one.trainers.services_read(["a:1"]) == (frozenset({"a:1"}), ("trainer-0",))
-    assert one.trainers.services_read(["a:1"]) == (frozenset(), ())
+    assert one.trainers.record_settled("trainer-0", {}) == frozenset()
+    assert one.trainers.services_read(["a:1"]) == {"trainer-0": {"a:1"}}
+    assert one.trainers.services_read(["a:1"]) == {}
     assert not one._core.state.is_settled, "what trainer 0 held is yet to be given back"
     one.trainers.released()
     assert one._core.state.is_settled
@@ -79,7 +78,7 @@ class Round:
     def lose(self) -> Marks:
         """Loses trainer 0; returns its marks that count."""
         self.scheduler.trainers.silence(0)
-        marks = self.scheduler.trainers.record_loss(0, "trainer-0")[1]
+        marks = self.scheduler.trainers.marks_of(0)
         self.scheduler.trainers.lost(0, Settlement({}, {}, {}))
         return marks
 
