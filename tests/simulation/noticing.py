@@ -127,6 +127,7 @@ NOTICED_IN = {
     "partly_committed_closures_can_be_cancelled": 388,
     "lost_replies_are_not_requested_again": 6,
     "restore_ignores_a_save_in_progress": 43,
+    "services_are_told_of_lost_trainers_before_servers_are_asked": 36100436,
     "joining_trainer_gets_the_furthest_clock": 172,
     "repeated_requests_are_applied_twice": 14,
     "notes_without_room_are_dropped_and_closures_go_on": 17,

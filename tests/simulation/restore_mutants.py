@@ -284,3 +284,14 @@ def restore_is_tried_only_once(patch: Patch) -> None:
 @mutant("I7", rules="hard")
 def restore_ignores_a_save_in_progress(patch: Patch) -> None:
     patch.setattr(LateCheckpoints, "alone", lambda self: self._lock)
+
+
+@mutant("I1", "I7", rules="failing")
+def services_are_told_of_lost_trainers_before_servers_are_asked(patch: Patch) -> None:
+    original = TrainerLink._settle_loss
+
+    def settle_loss(self: Any) -> None:
+        self._scheduler.trainers.record_settled(self._name, {})
+        original(self)
+
+    patch.setattr(TrainerLink, "_settle_loss", settle_loss)
